@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpushare.cli.rights import without_cluster
-from gpushare.core.amounts import by_name
+from gpushare.core.amounts import by_name, charged_units
 from gpushare.core.model import NodeSpec
 from gpushare.errors import ApiError, WireError
 from gpushare.kube.api import Getter, pages
@@ -109,13 +109,16 @@ def _take_pod(
             cpu, memory = max(host.cpu - request.cpu, 0), max(host.memory - request.memory, 0)
             specs[host.name] = replace(host, cpu=cpu, memory=memory)
     elif request.devices or host is not None:
+        # A percentage counts as of the largest card that the pod may have.
+        hosts = [host] if host is not None else specs.values()
+        largest = max((size for spec in hosts for size in spec.capacity), default=0)
         pods.append(
             {
                 "name": str(observed.ref),
                 "cpu_milli": request.cpu,
                 "memory_mib": -(-request.memory // _MIB),
                 "gpu": request.devices,
-                "units": request.units,
+                "units": charged_units(request.units, request.percents, largest),
                 "models": list(request.models),
                 **by_name(request.percents),
                 "created": observed.created,

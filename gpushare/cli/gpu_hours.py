@@ -28,7 +28,7 @@ LABELS = {
 """By --by: the labels of a row."""
 USED = "gpushare_device_plugin_container_memory_used_bytes"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,127}")
-_LONGEST_VALUE = 1024
+_VALUE = re.compile(r"[^\ud800-\udfff]{1,1024}")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 Names = tuple[str, ...]
@@ -70,8 +70,10 @@ def matchers_of(words: Iterable[str]) -> dict[str, str]:
     matchers = {}
     for word in words:
         name, _, value = word.partition("=")
-        if not _LABEL.fullmatch(name) or not value or len(value) > _LONGEST_VALUE:
+        if not _LABEL.fullmatch(name) or not _VALUE.fullmatch(value):
             raise SettingsError(f"--match: {word[:80]!r} is no LABEL=VALUE")
+        if name == "namespace":
+            raise SettingsError("--match: the flag for a namespace is -n")
         matchers[name] = value
     return matchers
 
@@ -88,8 +90,12 @@ class Window:
     def now(self, metric: str, **labels: str) -> str:
         """Return the selector of the metric; a label "" chooses nothing."""
         pairs = {**self.matchers, **labels}
-        # PromQL escapes as JSON does.
-        chosen = (f"{name}={json.dumps(value)}" for name, value in pairs.items() if value)
+        # PromQL escapes as JSON does, but refuses JSON's pairs of surrogates.
+        chosen = (
+            f"{name}={json.dumps(value, ensure_ascii=False)}"
+            for name, value in pairs.items()
+            if value
+        )
         return f"{metric}{{{','.join(chosen)}}}"
 
     def over(self, metric: str, **labels: str) -> str:

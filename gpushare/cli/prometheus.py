@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from urllib.parse import urlencode, urlsplit
 
+from gpushare.addresses import is_loopback
 from gpushare.cli.facts import elements, mapping, text
 from gpushare.errors import MessageError, SettingsError
 
@@ -94,7 +95,11 @@ class Prometheus:
         )
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
-        opener = urllib.request.build_opener(_NoRedirect)
+        handlers: list[type | urllib.request.BaseHandler] = [_NoRedirect]
+        if is_loopback(urlsplit(self.url).hostname or ""):
+            # As in kube/session.py: no call to this machine, nor its token, is for a proxy.
+            handlers.append(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(*handlers)
         try:
             with opener.open(request, timeout=_PATIENCE) as answer:
                 body = answer.read(_LONGEST + 1)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpushare.cli.facts import NodeFacts, PendingFacts, PodFacts
-from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, charged_units
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS
 from gpushare.core.cover import resolve_devices
 from gpushare.core.model import ALL_CORES, Cover, NodeSpec, PodRef, Reason, Shares
 from gpushare.core.node_filters import Availability, NodeState
@@ -258,10 +258,7 @@ def _node_line(
             for (index, _), percents in zip(shares, on_devices, strict=True):
                 cores[index] += percents[_COMPUTE]
             largest_cores = max(percents[_COMPUTE] for percents in on_devices)
-            shares = tuple(
-                (index, charged_units(part, percents, capacity[index]))
-                for (index, part), percents in zip(shares, on_devices, strict=True)
-            )
+            shares = pod.request.charges_on(shares, capacity)
             units = max(units, sum(part for _, part in shares))
         elif pod.request.percents:
             largest_cores = pod.request.all_percents[_COMPUTE]

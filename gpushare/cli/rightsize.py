@@ -33,12 +33,13 @@ class Size:
     pods: int
     """That ran at some time."""
     given: int
+    """The most on a card at any time."""
     used: int | None
     """The most of all its pods at any time; None: nothing measured it."""
     enough: int | None
     """The most with the margin, in whole units."""
     frees: int | None
-    """On all cards that its pods have now; negative if they need more than they have."""
+    """Of the sizes of now on all cards that its pods have now; negative if they need more."""
 
 
 def margin_of(text: str) -> float:
@@ -84,8 +85,10 @@ def _sizes_in(window: Window, namespace: str, margin: float, unit_mib: int) -> I
     by = "by (pod, container)"
     given = by_container(f"max {by} (max_over_time({window.over(_GIVEN, namespace=namespace)}))")
     used = by_container(f"max {by} (max_over_time({window.over(USED, namespace=namespace)}))")
+    cards: dict[tuple[str, str], list[float]] = defaultdict(list)
     of_now = window.now(_GIVEN, namespace=namespace)
-    cards = by_container(f"count {by} (max by (pod, container, uuid) ({of_now}))")
+    for labels, size in window.prometheus.query(f"max by (pod, container, uuid) ({of_now})"):
+        cards[labels.get("pod", ""), labels.get("container", "")].append(size)
     workloads = window.workloads(namespace)
     if not workloads:
         window.prometheus.warn(
@@ -95,7 +98,6 @@ def _sizes_in(window: Window, namespace: str, margin: float, unit_mib: int) -> I
     for pod, container in given:
         pods_of[workloads.get(pod, f"Pod/{pod}"), container].append(pod)
     for (workload, container), pods in pods_of.items():
-        sizes = {pod: math.ceil(given[pod, container] / _MIB) for pod in pods}
         measures = [used[pod, container] for pod in pods if (pod, container) in used]
         most = math.ceil(max(measures) / _MIB) if measures else None
         enough = frees = None
@@ -103,14 +105,14 @@ def _sizes_in(window: Window, namespace: str, margin: float, unit_mib: int) -> I
             units = math.ceil(round(most * (1 + margin) / unit_mib, 6))
             enough = max(1, units) * unit_mib
             frees = sum(
-                (sizes[pod] - enough) * round(cards.get((pod, container), 0)) for pod in pods
+                math.ceil(size / _MIB) - enough for pod in pods for size in cards[pod, container]
             )
         yield Size(
             namespace=namespace,
             workload=workload,
             container=container,
             pods=len(pods),
-            given=max(sizes.values()),
+            given=math.ceil(max(given[pod, container] for pod in pods) / _MIB),
             used=most,
             enough=enough,
             frees=frees,

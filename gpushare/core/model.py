@@ -7,7 +7,7 @@ are the compute of a device, in percent of one device; amounts.py has a row for 
 and for whatever else devices have. CPU is in thousandths of a core (milli), host memory in bytes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from gpushare.core.amounts import (
     NO_PERCENTS,
     PERCENT_AMOUNTS,
     Percents,
+    charged_units,
     of_one_device,
 )
 from gpushare.core.selectors import NO_DEMANDS, Demands
@@ -274,6 +275,13 @@ class Request:
                 self.percents if units in known_units else self._percents_of_part(units)
                 for _, units in shares
             ]
+        )
+
+    def charges_on(self, shares: Shares, capacity: Sequence[int]) -> Shares:
+        """Return the units charged on each device of a placement. capacity: of all devices."""
+        return tuple(
+            (device, charged_units(units, percents, *capacity[device : device + 1]))
+            for (device, units), percents in zip(shares, self.percents_on(shares), strict=True)
         )
 
     @property

@@ -15,7 +15,7 @@ from gpushare.core.apart import count_pod
 from gpushare.core.decide import best_shares
 from gpushare.core.model import ANY_NEIGHBOURS, ANY_SHARERS, Request, Shares
 from gpushare.core.policy import Policy, load_policy
-from gpushare.core.ranking import Ranking, Scorer, Scores, fits_devices
+from gpushare.core.ranking import FallbackScorer, Ranking, Scorer, Scores, fits_devices
 from gpushare.core.snapshot import (
     Bools,
     Floats,
@@ -92,34 +92,41 @@ def ranking(policy: Policy, nodes: int, neighbours: int = ANY_NEIGHBOURS) -> Ran
 class OwnPolicyScorer:
     """A scorer that ranks a request by the policy that its pod names.
 
-    default: the policy of requests that name none, or one that cannot be loaded. nodes: their
-    number.
+    default: the policy of requests that name none, one that cannot be loaded, or one that has
+    failed; it must not fail. nodes: their number.
     """
 
     def __init__(self, default: Policy, nodes: int) -> None:
         self._nodes = nodes
         self._default = ranking(default, nodes)
-        self._rankings = {"": self._default}
+        self._scorers: dict[str, Scorer] = {"": self._default}
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row."""
-        return self._ranking(request.policy).scores(snapshot, request)
+        return self._scorer(request.policy).scores(snapshot, request)
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the value of each device of these rows, even without room."""
-        return self._ranking(request.policy).score_devices(snapshot, rows, request)
+        return self._scorer(request.policy).score_devices(snapshot, rows, request)
 
     def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
         """Return the best single device of a row from cached scores, or None."""
-        return self._ranking(request.policy).best_device(snapshot, row, request)
+        return self._scorer(request.policy).best_device(snapshot, row, request)
 
-    def _ranking(self, name: str) -> Ranking:
-        if name not in self._rankings:
+    def _scorer(self, name: str) -> Scorer:
+        if name not in self._scorers:
             try:
-                self._rankings[name] = ranking(load_policy(name), self._nodes)
+                named = ranking(load_policy(name), self._nodes)
             except SettingsError:
-                self._rankings[name] = self._default
-        return self._rankings[name]
+                self._scorers[name] = self._default
+            else:
+                scorers = [(name, named), ("", self._default)]
+                self._scorers[name] = FallbackScorer(scorers, self._disable)
+        return self._scorers[name]
+
+    def _disable(self, name: str, _scorer: Scorer, _error: BaseException) -> None:
+        """Rank by the default from now on; the extender logs failures of its own rankings."""
+        self._scorers[name] = self._default
 
 
 class MutableCluster:

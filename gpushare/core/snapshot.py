@@ -546,20 +546,21 @@ class NodeArrays:
             self.add(charge)
 
     def recount(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
-        """Count the node again, but free no memory by it: the count with less free stays."""
+        """Count the node again, but open no device by it: the count with less free stays."""
         self._add_columns(len(spec.capacity))
         row = self.row.get(spec.name)
         if row is None:
             self.set_node(spec, charges)
             return
-        capacity, used, healthy, *percents = (
+        capacity, used, healthy, pods, *percents = (
             array[row].copy()
-            for array in (self._capacity, self._used, self._healthy, *self._percents)
+            for array in (self._capacity, self._used, self._healthy, self._pods, *self._percents)
         )
         closed_before = self._closed[row]
         self.set_node(spec, charges)
         np.minimum(self._capacity[row], capacity, out=self._capacity[row])
         np.maximum(self._used[row], used, out=self._used[row])
+        np.maximum(self._pods[row], pods, out=self._pods[row])
         for array, before in zip(self._percents, percents, strict=True):
             np.maximum(array[row], before, out=array[row])
         self._healthy[row] &= healthy

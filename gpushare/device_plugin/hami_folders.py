@@ -18,6 +18,9 @@ log = logging.getLogger("gpushare.device_plugin")
 
 _MOST_REMOVALS = 64
 """Folders that one process removes."""
+_LOOKS = 10
+"""Looks in a row that must find the pod unknown: containers of a pod that was deleted by force may
+run for a while."""
 
 
 class ContainerFolders:
@@ -26,9 +29,11 @@ class ContainerFolders:
     def __init__(self, hami_core: str, pods: Pods) -> None:
         self._hami_core = hami_core
         self._pods = pods
-        self._unowned: set[Path] = set()
+        # By folder of an unknown pod, the looks in a row.
+        self._unowned: dict[Path, int] = {}
         self._tried: set[Path] = set()
         self._removal: subprocess.Popen[bytes] | None = None
+        self._looks_of_removal = 0
 
     @property
     def removing(self) -> bool:
@@ -45,8 +50,8 @@ class ContainerFolders:
             raise RequestRefused(f"hami-core: {folder} cannot be made: {error}") from error
 
     def look(self, record: Sequence[CheckpointEntry]) -> None:
-        """Remove the folders of pods that were unknown to both the watch and the kubelet's record,
-        at this look and at the look before.
+        """Remove the folders of pods that were unknown to both the watch and the kubelet's record
+        at the last _LOOKS looks.
         """
         parent = Path(hami_core_folder(self._hami_core, "", "")).parent
         try:
@@ -56,12 +61,21 @@ class ContainerFolders:
             return  # no container had one so far
         uids = {pod.ref.uid for pod in self._pods.now()[0].values()}
         uids |= {entry.uid for entry in record}
-        before = self._unowned
-        self._unowned = {path for path in folders if path.name.partition("_")[0] not in uids}
-        self._tried &= self._unowned
-        candidates = self._unowned & before
-        if self.removing or not candidates:
+        self._unowned = {
+            path: self._unowned.get(path, 0) + 1
+            for path in folders
+            if path.name.partition("_")[0] not in uids
+        }
+        self._tried &= self._unowned.keys()
+        candidates = [path for path, looks in self._unowned.items() if looks >= _LOOKS]
+        if self.removing:
+            self._looks_of_removal += 1
+            if self._looks_of_removal % _LOOKS == 0:
+                log.warning(Line("a removal of folders goes on", looks=self._looks_of_removal))
             return
+        if not candidates:
+            return
+        self._looks_of_removal = 0
         if self._tried:
             log.warning(Line("folders of pods that are gone stay", number=len(self._tried)))
         # Those that could not be removed come last, so that they keep no others waiting.

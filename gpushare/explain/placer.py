@@ -7,7 +7,7 @@ would otherwise take minutes. No I/O.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from gpushare.core.claims.model import PodClaims
 from gpushare.core.decide import filter_nodes
 from gpushare.core.defrag import Host
-from gpushare.core.model import Reason, Request
+from gpushare.core.model import Reason, Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, OwnPolicyScorer, Placement
 from gpushare.core.node_filters import OwnFilters, amounts_of
 from gpushare.core.policy import Policy
@@ -196,6 +196,24 @@ class Placer:
             places.append(place)
             self._count(place, 1)
         return places
+
+    def keep(self, node: str, request: Request, shares: Shares = ()) -> bool:
+        """Take a place on the node for a pod; return whether there is one.
+
+        shares: units by device, of which the free part is taken, and no CPU or memory, as filter
+        does for a reservation; (): of the best devices with room.
+        """
+        row, width = self.view.row.get(node), self.view.capacity.shape[1]
+        if row is None or any(device >= width for device, _ in shares):
+            return False
+        if shares:
+            self._cluster.put(row, shares, replace(request, cpu=0, memory=0))
+            self.view.free[row] = self.view.left(np.array([row]))[0]
+            return True
+        place = self._cluster.place_on(row, request)
+        if place is not None:
+            self._count(place, 1)
+        return place is not None
 
     def placed(self, batch: PodBatch) -> PlacementResult:
         """Place pods as long as they fit; return the result with reasons against one more."""

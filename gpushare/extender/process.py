@@ -161,7 +161,7 @@ class Extender:
         gpu_seconds = GpuSeconds(
             resources,
             settings.metrics_detail,
-            readiness.earlier_renewal,
+            readiness.earlier_end,
             claims=view.source if view is not None else None,
         )
         admission_checks = (

@@ -66,6 +66,7 @@ class KubeClient:
         self._reload_lock = threading.Lock()
         self._session = self._load()
         self._loaded_at = time.monotonic()
+        self._reading: threading.Thread | None = None
 
     def request(
         self,
@@ -190,14 +191,14 @@ class KubeClient:
             if not isinstance(error.__cause__, SSLError | ssl.SSLError):
                 raise
             # The CA or our certificate may have been rotated.
-            session = self._reload(started)
+            session = self._reload(started, call.deadline)
             if not isinstance(error, ApiUnreachable):
                 raise
             return self._send_once(session, call)
         if response.status == 401:
-            session = self._reload(started)
+            session = self._reload(started, call.deadline)
         elif response.status == 403 and session.anonymous:
-            session = self._reload(started - _ANONYMOUS_SECONDS)
+            session = self._reload(started - _ANONYMOUS_SECONDS, call.deadline)
             if session.anonymous:
                 return response
         else:
@@ -233,24 +234,34 @@ class KubeClient:
                 raise ApiUnreachable(f"{call.where}: {responses.one_line(error)}", 0) from error
             raise responses.no_response_error(call.where, error) from error
 
-    def _reload(self, since: float) -> Session:
+    def _reload(self, since: float, deadline: float) -> Session:
         """Return a session with credentials read after `since`; read the credentials if need be.
 
         Old connections end with the old session: a connection keeps its client certificate. No
         credentials never replace credentials: the official client reports neither a failing plug-in
-        nor an empty token file, and an anonymous call gets no 401.
+        nor an empty token file, and an anonymous call gets no 401. An exec plug-in may hang, so a
+        thread reads, and after `deadline` (monotonic) the session is the old one.
         """
         with self._reload_lock:
-            if self._loaded_at < since:
-                try:
-                    session = self._load()
-                    if session.anonymous and not self._session.anonymous:
-                        raise SettingsError("no token and no certificate could be read")
-                    self._session = session
-                except SettingsError as error:
-                    log.warning(Line("credentials not read again", error=error))
-                self._loaded_at = time.monotonic()
-            return self._session
+            if self._loaded_at >= since:
+                return self._session
+            reading = self._reading
+            if reading is None or not reading.is_alive():
+                reading = threading.Thread(target=self._read, name="credentials", daemon=True)
+                self._reading = reading
+                reading.start()
+        reading.join(max(deadline - time.monotonic(), 0.0))
+        return self._session
+
+    def _read(self) -> None:
+        try:
+            session = self._load()
+            if session.anonymous and not self._session.anonymous:
+                raise SettingsError("no token and no certificate could be read")
+            self._session = session
+        except SettingsError as error:
+            log.warning(Line("credentials not read again", error=error))
+        self._loaded_at = time.monotonic()
 
 
 class ServerTimeClient(KubeClient):

@@ -228,11 +228,14 @@ class Elector:
     bind_budget: float
     timing: ElectionTiming = field(default_factory=ElectionTiming)
     term: Term = field(default_factory=Term)
-    earlier_renewal: float = math.nan
-    """The last renewal by the holder before us, in wall seconds of that holder; NaN: there was no
-    holder. Only for the readers of figures: no decision depends on it."""
+    earlier_end: float = math.nan
+    """When the term of the holder before us ended at the latest, in seconds of our monotonic clock;
+    NaN: there was no holder. Only for the readers of figures: no decision depends on it."""
     _lease: Lease | None = None
     _changed_at: float = NEVER
+    _read_at: float = NEVER
+    # The last time when the Lease was not yet as it is.
+    _not_before: float = NEVER
     _lease_is_current: bool = False
     # The acquire time of our last take-over; "": another process has held the Lease since.
     _acquire_time: str = ""
@@ -281,7 +284,8 @@ class Elector:
         lease = read_lease(body) if body is not None else None
         is_new_term = lease is None or self._lease is None or not lease.same_term(self._lease)
         if is_new_term:
-            self._changed_at = now
+            self._not_before, self._changed_at = self._read_at, now
+        self._read_at = now
         self._lease = lease
         self._lease_is_current = True
         if lease is not None and not self._is_ours(lease):
@@ -304,7 +308,7 @@ class Elector:
         if lease.renewed != self._renew_time:
             raise WireError("Lease: the answer to our write does not have its renew time")
         self._lease = lease
-        self._changed_at = now
+        self._changed_at = self._read_at = now
         if not self._stopping:
             self.term = Term(self._fence, self._sent_at + self.timing.renew_deadline)
         self._next_at = self._sent_at + self.timing.retry
@@ -336,7 +340,7 @@ class Elector:
                 self._next_at = min(now + pause, expiry)
                 return Wait(self._next_at - now)
             self._acquire(now, wall, fence=now if lease.released else expiry + self.bind_budget)
-            self.earlier_renewal = seconds_of(lease.renewed)
+            self.earlier_end = self._end_of(lease, now, wall)
             lease = replace(lease, holder="")  # a transition, though the identity may be ours
         self._sent_at = now
         self._renew_time = stamp(wall)
@@ -349,6 +353,17 @@ class Elector:
         self._acquire_time = stamp(wall)
         self._fence = max(self._fence, fence)
         self._sent_at = now
+
+    def _end_of(self, lease: Lease, now: float, wall: float) -> float:
+        """Return when the term of another holder ended; NaN if the Lease does not say.
+
+        The clock of that holder counts only between the two reads that the renewal was between.
+        """
+        age = wall - seconds_of(lease.renewed)
+        if math.isnan(age):
+            return math.nan
+        renewal = min(max(now - age, self._not_before), self._changed_at)
+        return renewal if lease.released else renewal + self.timing.renew_deadline
 
     def _is_ours(self, lease: Lease) -> bool:
         """Return whether this process, not an earlier one of the same identity, holds the Lease."""

@@ -70,12 +70,12 @@ class LeaseRunner:
         """
         return self._machine.term.begin
 
-    def earlier_renewal(self) -> float:
-        """Return when the holder before us last renewed our Lease, in wall seconds of that holder;
+    def earlier_end(self) -> float:
+        """Return when the term of the holder of our Lease before us ended, in monotonic seconds;
         NaN if there was none, or the Lease is kube-scheduler's.
         """
         machine = self._machine
-        return machine.earlier_renewal if isinstance(machine, election.Elector) else math.nan
+        return machine.earlier_end if isinstance(machine, election.Elector) else math.nan
 
     def start(self) -> None:
         """Start the thread."""

@@ -24,6 +24,7 @@ from gpushare.sim.engine import Cluster, size_class, workload_of_trace
 from gpushare.sim.flow import REACHED, Arrivals, Flow, Record
 from gpushare.sim.interference import Interference
 from gpushare.sim.parameters import KNOWN, LEARNED, TRAINING, Parameters
+from gpushare.sim.pool import NodePool
 from gpushare.sim.report import allocated_at
 from gpushare.sim.reservations import Reservations
 from gpushare.sim.runner import GoOn, always
@@ -199,6 +200,7 @@ def _churn(
         defrag=options.defrag,
         interference=_interference(options),
         reservations=_reservations(cluster, options),
+        pool=NodePool(cluster) if options.pool else None,
     )
     run_name = _run_name("churn", policy, seed, options)
     return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
@@ -246,6 +248,7 @@ def replay(
         _clock_of(cluster),
         interference=_interference(options),
         reservations=_reservations(cluster, options),
+        pool=NodePool(cluster) if options.pool else None,
     )
     run_name = _run_name("replay", policy, seed, options)
     return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
@@ -303,6 +306,8 @@ def _run_name(experiment: str, policy: str, seed: int, options: Parameters) -> R
         run_name["neighbours"] = options.neighbours
     if options.interference:
         run_name["interference"] = options.interference
+    if options.pool:
+        run_name["pool"] = True
     if options.reserve_after:
         run_name["reserve_after"] = options.reserve_after
     if experiment == "replay":

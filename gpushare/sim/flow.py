@@ -31,6 +31,7 @@ from gpushare.core.snapshot import Floats, Ints, units_stranded_by
 from gpushare.sim.engine import SHARE, Cluster, size_class
 from gpushare.sim.interference import Interference
 from gpushare.sim.parameters import Defrag
+from gpushare.sim.pool import NodePool
 from gpushare.sim.reservations import Reservations
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import LearningScorer
@@ -133,7 +134,7 @@ class Flow:
 
     pass_to: called with each new time. defrag: how pods are moved for waiting pods; None: no moves.
     interference: how pods slow each other down; None: not at all. reservations: of the cluster,
-    for pods that wait; None: there are none.
+    for pods that wait; None: there are none. pool: the nodes that are there; None: all nodes.
     """
 
     def __init__(
@@ -147,12 +148,15 @@ class Flow:
         defrag: Defrag | None = None,
         interference: Interference | None = None,
         reservations: Reservations | None = None,
+        pool: NodePool | None = None,
     ) -> None:
         self._cluster, self._start, self._end, self._wait = cluster, start, end, wait
         self._tell_time = pass_to
         self._defrag = Defragmenter(cluster, defrag, start) if defrag else None
         self._interference = interference
         self._reservations = reservations
+        self._pool = pool
+        self._node_time = 0.0
         self._largest = int(cluster.view.capacity.max())
         self._now = 0.0
         self._orders = count()
@@ -196,7 +200,7 @@ class Flow:
         counts = self._now >= self._start
         self._offered += counts
         self._offered_gpu += counts * request.total
-        placement = self._cluster.place(request)
+        placement = (self._pool or self._cluster).place(request)
         if placement is not None:
             self._stay(placement, _WaitingPod(0, self._now, lifetime, utilization))
             self._waited_for(request, self._now)
@@ -242,6 +246,8 @@ class Flow:
                 self._try_waiting(placement.row)
             if self._reservations:
                 self._reserve(self._reservations)
+            if self._pool:
+                self._pool.shrink(placement.row)
             if self._defrag and self._defrag.is_due():
                 self._move_for_waiting(self._defrag)
         self._pass_to(time)
@@ -327,6 +333,8 @@ class Flow:
         span = min(time, self._end) - max(self._now, self._start)
         if span > 0:
             self._held += span * self._cluster.allocated
+            if self._pool:
+                self._node_time += span * int(self._pool.present.sum())
             if self._cluster.view.any_percents:
                 self._stranded += span * units_stranded_by(self._cluster.view, COMPUTE)
             for size, number in self._waiting.items():
@@ -347,12 +355,15 @@ class Flow:
         far as known at the end: slowdown, how many times as long as alone those with a share of a
         device take; completion, the mean time from arrival to end by size. With waiting: waiting,
         the mean number of waiting pods, in total and by size; wait_mean, wait_p95 and wait_max:
-        waiting times by size, as far as known at the end. With moves: moves per 100 pods that came;
-        lost: the lost work of moved pods, as a share of all GPU in %, like alloc.
+        waiting times by size, as far as known at the end. nodes, of a pool: the mean number. With
+        moves: moves per 100 pods that came; lost: the lost work of moved pods, as a share of all
+        GPU in %, like alloc.
         """
         span = self._end - self._start
         units = span * self._cluster.capacity
         record: Record = {"alloc": 100 * self._held / units}
+        if self._pool:
+            record["nodes"] = self._node_time / span
         if self._interference is not None:
             for number, running in self._running.items():
                 if running.placement.devices:

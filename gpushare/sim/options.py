@@ -88,6 +88,8 @@ def read_options(argv: Sequence[str]) -> SimulateOptions:
         raise SettingsError("--reserve-after is for pods that wait: add --wait")
     if getattr(values, "reserve_after", 0.0) and getattr(values, "defrag", None):
         raise SettingsError("--defrag and --reserve-after exclude each other")
+    if getattr(values, "pool", False) and (values.reserve_after or getattr(values, "defrag", None)):
+        raise SettingsError("--pool excludes --defrag and --reserve-after")
     names = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in vars(values).items() if name in names}
     live = ClusterOptions(vars(values), values.resource, values.unit)
@@ -196,6 +198,11 @@ def _add_wait(verb: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="with --wait: as --reserve-after of `gpushare serve`, in mean lifetimes, in a replay"
         " in seconds (default: never)",
+    )
+    verb.add_argument(
+        "--pool",
+        action="store_true",
+        help="nodes join at once when a pod fits on no other one, and leave when they are empty",
     )
     verb.add_argument(
         "--interference",

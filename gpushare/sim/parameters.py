@@ -51,6 +51,8 @@ class Parameters:
     reserve_after: float = 0.0
     """The time that a pod waits before a node is reserved for it, in mean lifetimes, in a replay in
     seconds; 0: never."""
+    pool: bool = False
+    """Whether nodes join when a pod fits on no other one, and leave when they are empty."""
     picture: bool = False
     """Whether the record has the used units of each device at the end."""
     defrag: Defrag | None = None

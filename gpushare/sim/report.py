@@ -75,6 +75,8 @@ def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measur
         measures += [*map(allocated_at, loads), Measure("failed", "FAILED", digits=0)]
     if keys & {"blocked_gpu", "waiting"}:
         measures.append(Measure("alloc", "ALLOC"))
+    if "nodes" in keys:
+        measures.append(Measure("nodes", "NODES"))
     if "compute_stranded" in keys:
         at = str(round(100 * load)) if "allocated" in keys else ""
         measures.append(Measure("compute_stranded", "STRANDED", at))
@@ -262,6 +264,7 @@ def legend(measures: Sequence[Measure], scale: Scale) -> list[str]:
             "allocated": f"{gpu} when pods have asked for {measure.at} % of them; {point}",
             "failed": "pods that found no room by the end, when 130 % had been asked for",
             "alloc": f"{gpu}, in the mean of time; {point}",
+            "nodes": "nodes of the pool in the mean of time; times the hours: node-hours",
             "compute_stranded": "of all units, the % that nobody has on devices whose compute is"
             " given",
             "blocked_gpu": "of the GPU that pods asked for, the % that was turned away",

@@ -143,6 +143,7 @@ def test_a_container_could_ask_for_the_most_that_it_used(
     assert (size["workload"], size["container"]) == ("Deployment/web", "main")
     assert (size["givenMiB"], size["mostUsedMiB"]) == (20 * 1024, 9 * 1024)
     assert size["enoughMiB"] == 10 * 1024
+    assert size["freesMiB"] in (0, 10 * 1024)
 
 
 def test_a_time_without_scrapes_says_what_to_set_up(

@@ -91,7 +91,7 @@ class History:
             ledger.node_changed(make_node(name, *(UNITS for _ in MODELS), models=MODELS))
         ledger.replace_pods([pod for pod, _ in self._pods.values()])
         now = lambda: self._now  # noqa: E731
-        counters = GpuSeconds(resources, "pods", lambda: renewed, clock=now, wall=now)
+        counters = GpuSeconds(resources, "pods", lambda: renewed, clock=now)
         return resources, counters
 
     def _bind(self, resources: ManagedResources | None) -> None:

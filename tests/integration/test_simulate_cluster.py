@@ -60,6 +60,17 @@ def test_pods_come_with_their_compute(cluster: Cluster, tmp_path: Path) -> None:
     assert ["cores" in row for row in result["pods"]].count(True) == 1
 
 
+def test_a_percentage_of_memory_comes_as_the_units_of_the_largest_card(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.node(annotations=inventory(16, 40))
+    limits = {MEM: "1", ALIYUN.share: "60"}
+    spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
+    cluster.pod(name="some", spec=spec)
+    (pod,) = pods_of(of_items("pods", rows(cluster, tmp_path)["pods"]), "pods")
+    assert (pod.units, pod.devices) == (24, 1)
+
+
 def test_what_daemons_take_makes_the_node_smaller(cluster: Cluster, tmp_path: Path) -> None:
     node = cluster.node()
     cpu_pod(cluster, node)

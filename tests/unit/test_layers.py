@@ -46,7 +46,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
-        *("errors", "commandline", "core.amounts", "core.model", "core.cover"),
+        *("errors", "addresses", "commandline", "core.amounts", "core.model", "core.cover"),
         *("core.node_filters", "core.policy"),
         *("core.ranking", "core.selectors", "core.claims", "yamlfile", "wire", "kube", "ledger"),
         *("explain", "trace"),
@@ -277,7 +277,7 @@ def test_every_layer_and_door_is_used() -> None:
         (
             "cli.report",
             "from gpushare.core.decide import place",
-            "cli may import errors, commandline, core.amounts",
+            "cli may import errors, addresses, commandline, core.amounts",
         ),
         (
             "extender.door.app",

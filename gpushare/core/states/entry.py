@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
 
-from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, Percents, charged_units
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, Percents
 from gpushare.core.model import (
     ANY_SHARERS,
     Charge,
@@ -182,10 +182,11 @@ class Entry:
 
     def charges(self, capacity: Sequence[int]) -> Shares:
         """Return the units charged on each device of `placement`. capacity: of all devices."""
-        return tuple(
-            (device, charged_units(units, percents, *capacity[device : device + 1]))
-            for (device, units), percents in zip(self.placement or (), self.percents, strict=True)
-        )
+        return self.request.charges_on(self.placement or (), capacity)
+
+    def units(self, capacity: Sequence[int]) -> int:
+        """Return the units charged on all devices; of an unplaced pod the requested ones."""
+        return sum(units for _, units in self.charges(capacity)) or self.request.total
 
     @property
     def largest_percents(self) -> Percents:

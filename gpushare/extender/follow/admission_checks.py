@@ -3,7 +3,8 @@
 Kueue reserves quota by sums. For a workload with quota and a pending check of ours this module asks
 the books (explain/admission.py), and writes Ready, or Retry with the reason: then Kueue gives the
 quota back and tries again after a time that grows with each Retry. A Kueue that keeps the quota
-meanwhile gets help. Once the books have room for a refused workload, this module ends that wait.
+meanwhile gets help. Once the books have room for a workload that this process has refused, this
+module ends that wait. After a restart or a change of the leader, Kueue ends the wait.
 
 The watch alone shows what was promised: a workload with our Ready keeps places for its pods that do
 not exist yet, as long as it has quota. Each patch has the resourceVersion that was judged, so after
@@ -16,6 +17,7 @@ Tested in `tests/unit/extender/follow/test_admission_checks.py`, and with a real
 
 import contextlib
 import logging
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,7 +29,7 @@ from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
-from gpushare.explain.admission import AdmissionJudge
+from gpushare.explain.admission import AdmissionJudge, KeptPlace
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.write_right import REFUSED, WriteRight
 from gpushare.extender.managed_resources import ManagedResources
@@ -60,10 +62,14 @@ _MOST_DOUBLINGS = 6
 
 _EVERY = 1.0
 _ROUND = 1.0
-"""Seconds after which a round ends: the next one judges by newer books."""
+"""Seconds of a round for judgements, and again for reasons: the next round has newer books."""
 _REST = 9.0
-"""A rest is this many times as long as the CPU time of the last judgement."""
+"""A rest is this many times as long as the CPU time of the last judgement; so is the pause after a
+round, by the CPU time of the round."""
 _MAX_REST = 5.0
+_PATIENCE = 600.0
+"""Seconds that a pending pod keeps a free place; kube-scheduler tries a refused pod again within
+300. So long without a judgement, and the time begins anew."""
 _TIMEOUT = 5.0
 _MOST_TEXT = 1000
 """Characters of the reason in a message."""
@@ -100,8 +106,8 @@ class AdmissionChecks(LoopPart):
     """Answers the checks: `round` once, a started part again and again.
 
     unit: the memory unit of the cluster. not_ready: why not to act now, or "". is_synced: whether
-    the watch has shown all objects of Kueue. wall: seconds since the epoch. rest: leaves the
-    interpreter to the verbs for some seconds.
+    the watch has shown all objects of Kueue. wall: seconds since the epoch. cpu_clock: CPU seconds
+    of the thread. rest: leaves the interpreter to the verbs for some seconds.
     """
 
     def __init__(
@@ -115,6 +121,7 @@ class AdmissionChecks(LoopPart):
         is_synced: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        cpu_clock: Callable[[], float] = time.thread_time,
         rest: Callable[[float], object] | None = None,
     ) -> None:
         self._api = api
@@ -125,6 +132,7 @@ class AdmissionChecks(LoopPart):
         self._is_synced = is_synced
         self._clock = clock
         self._wall = wall
+        self._cpu_clock = cpu_clock
         self._policy = load_policy(FALLBACK_POLICY)
         self._right = WriteRight(clock)
         # By uid, while the watch shows the version that was judged.
@@ -132,13 +140,16 @@ class AdmissionChecks(LoopPart):
         # By uid: the pods of the workloads whose check has got Retry.
         self._refused: dict[str, tuple[WorkloadPods, ...]] = {}
         self._looked_at: object = None
+        # By uid, since when a pod that waits for a node has had a place in each judgement.
+        self._placed_since: dict[str, float] = {}
+        self._judged_at = -math.inf
         # By uid: the version of a workload that waits and has quota still.
         self._kept: dict[str, str] = {}
         # By name of the AdmissionCheck: the version that was patched.
         self._activated: dict[str, str] = {}
         self._verdicts = Counter({READY: 0, RETRY: 0})
         self._failed_writes = 0
-        self.loop = Loop("kueue", self.round, _EVERY, log=log, failed="admission checks failed")
+        self.loop = Loop("kueue", self.step, _EVERY, log=log, failed="admission checks failed")
         self._rest = self.loop.rest if rest is None else rest
 
     def state(self) -> dict[str, float]:
@@ -148,6 +159,12 @@ class AdmissionChecks(LoopPart):
             "kueue_retry_total": self._verdicts[RETRY],
             "kueue_failed_writes_total": self._failed_writes,
         }
+
+    def step(self) -> float:
+        """Make a round; return the pause after it."""
+        began = self._cpu_clock()
+        self.round()
+        return max(_EVERY, self._rest_after(began))
 
     def round(self) -> None:
         """Answer the pending checks, and end the wait of refused workloads that fit now."""
@@ -178,9 +195,12 @@ class AdmissionChecks(LoopPart):
         waiting = [
             workload
             for uid in self._refused
-            if (workload := workloads[uid]).waits and not workload.is_reserved
+            if (workload := workloads[uid]).waits
+            and not (workload.is_reserved or self._right.rests(uid))
         ]
-        books = tuple(resource.ledger.version() for resource in self._resources)
+        books = [
+            (resource.ledger.version(), resource.holds.version) for resource in self._resources
+        ]
         versions = {workload.version for workload in workloads.values()}
         state = books, self._resources.node_states.version, versions
         if not pending and (not waiting or state == self._looked_at):
@@ -195,11 +215,11 @@ class AdmissionChecks(LoopPart):
         pending: Sequence[WorkloadRecord],
         waiting: Sequence[WorkloadRecord],
     ) -> bool:
-        """Judge these workloads; return whether there was time for all.
+        """Judge these workloads; return whether there was time for all that wait.
 
-        Reasons come last: one takes as long as hundreds of workloads that fit.
+        Reasons come last: one takes as long as hundreds of workloads that fit. A round that judges
+        a pending workload writes one verdict at least, or no round would.
         """
-        until, began = self._clock() + _ROUND, time.thread_time()
         existing = defaultdict[str, list[AdmittedPod]](list)
         for pod in self._seen.pods.all().values():
             existing[pod.workload].append(pod)
@@ -209,45 +229,85 @@ class AdmissionChecks(LoopPart):
             if self._is_promised(workload, names)
             for pods in self._missing_pods(workload, existing[workload.key]) or ()
         ]
-        judge = AdmissionJudge(self._resources.resources, self._unit, self._policy, promised)
+        judge = self._new_judge(promised)
         refused = list[tuple[WorkloadRecord, tuple[WorkloadPods, ...]]]()
+        until, began = self._clock() + _ROUND, self._cpu_clock()
         for workload in pending:
             pods = self._missing_pods(workload, existing[workload.key])
             if pods is None:
                 continue
             if workload.mistake or not judge.admit(pods):
                 refused.append((workload, pods))
-            elif not self._goes_on(until):
+            elif not self._may_write():
                 return False
             else:
                 text = "all its pods have devices" if pods else "none of its pods needs a device"
                 self._answer(workload, names, {"state": READY, "message": text})
             began = self._have_rest(began)
-        for workload in waiting:
-            if not self._goes_on(until):
-                return False
-            if judge.admit(self._refused[workload.ref.uid]):
-                self._requeue(workload)
+            if self._clock() > until:
+                break
+        is_whole = self._wake(judge, waiting, until)
+        until = self._clock() + _ROUND
         for workload, pods in refused:
-            if not self._goes_on(until):
+            if not self._may_write():
                 return False
             self._refuse(judge, workload, pods, names)
             began = self._have_rest(began)
+            if self._clock() > until:
+                break
+        return is_whole
+
+    def _new_judge(self, promised: Iterable[WorkloadPods]) -> AdmissionJudge:
+        """Return a judge by the books and holds as they are now."""
+        now, kept = self._clock(), dict[str, list[KeptPlace]]()
+        if now > self._judged_at + _PATIENCE:
+            self._placed_since = {}
+        unused = {uid for uid, since in self._placed_since.items() if now >= since + _PATIENCE}
+        for resource in self._resources:
+            resource.holds.expire(now)
+            by_pod = dict[str, KeptPlace]()
+            for hold in resource.holds.live():
+                uid = hold.pod.ref.uid
+                shares = hold.reserved.shares if hold.reserved is not None else ()
+                is_charged = resource.ledger.entry(uid) is not None
+                if not is_charged and (shares or uid not in by_pod):
+                    by_pod[uid] = KeptPlace(uid, hold.node, hold.pod.request, shares)
+            kept[resource.names.resource] = list(by_pod.values())
+        resources = self._resources.resources
+        judge = AdmissionJudge(
+            resources, self._unit, self._policy, promised, kept=kept, unused=unused
+        )
+        self._placed_since = {uid: self._placed_since.get(uid, now) for uid in judge.placed}
+        self._judged_at = now
+        return judge
+
+    def _wake(self, judge: AdmissionJudge, waiting: Iterable[WorkloadRecord], until: float) -> bool:
+        """End the wait of workloads that fit; return whether there was time for all."""
+        for workload in waiting:
+            if not self._may_write() or self._clock() > until:
+                return False
+            if judge.admit(self._refused[workload.ref.uid]):
+                self._requeue(workload)
         return True
 
-    def _goes_on(self, until: float) -> bool:
-        return not (self._not_ready() or self._right.missing) and self._clock() <= until
+    def _may_write(self) -> bool:
+        return not (self._not_ready() or self._right.missing)
+
+    def _rest_after(self, began: float) -> float:
+        """Return the seconds to rest after work since `began`, a time of this thread."""
+        return min(_MAX_REST, _REST * (self._cpu_clock() - began))
 
     def _have_rest(self, began: float) -> float:
         """Rest after work since `began`, a time of this thread; return the time of the thread."""
-        self._rest(min(_MAX_REST, _REST * (time.thread_time() - began)))
-        return time.thread_time()
+        self._rest(self._rest_after(began))
+        return self._cpu_clock()
 
     def _activate(self, checks: Iterable[CheckRecord]) -> None:
         """Say of each AdmissionCheck of ours whether it is answered."""
         for check in checks:
             body = active_patch(check, self._now())
-            if body is not None and self._activated.get(check.name) != check.version:
+            is_new = self._activated.get(check.name) != check.version
+            if body is not None and is_new and not self._right.rests(check.name):
                 with contextlib.suppress(ApiError):
                     self._write(f"{API}/admissionchecks/{check.name}/status", body, check.name)
                     self._activated[check.name] = check.version
@@ -265,7 +325,7 @@ class AdmissionChecks(LoopPart):
             )
         }
         for uid, workload in kept.items():
-            if self._kept.get(uid) == workload.version:
+            if self._kept.get(uid) == workload.version and not self._right.rests(uid):
                 with contextlib.suppress(ApiError):
                     self._write(_status_path(workload), release_patch(workload, self._now()), uid)
         self._kept = {uid: workload.version for uid, workload in kept.items()}
@@ -328,36 +388,38 @@ class AdmissionChecks(LoopPart):
         uid = workload.ref.uid
         self._sent[uid] = sent
         try:
-            self._write(_status_path(workload), sent.body, uid)
+            is_taken = self._write(_status_path(workload), sent.body, uid)
         except ApiError as error:
             if error.refusal in REFUSED:
                 del self._sent[uid]
             return
         self._sent[uid] = replace(sent, is_settled=True)
-        self._verdicts[sent.state] += 1
-        log.info(Line("workload judged", workload=workload.key, verdict=sent.state))
+        if is_taken:
+            self._verdicts[sent.state] += 1
+            log.info(Line("workload judged", workload=workload.key, verdict=sent.state))
 
     def _requeue(self, workload: WorkloadRecord) -> None:
         """End the wait of a refused workload."""
-        del self._refused[workload.ref.uid]
         with contextlib.suppress(ApiError):
-            self._write(_status_path(workload), requeue_patch(workload), workload.ref.uid)
-            log.info(Line("workload tried again: it may fit", workload=workload.key))
+            if self._write(_status_path(workload), requeue_patch(workload), workload.ref.uid):
+                del self._refused[workload.ref.uid]
+                log.info(Line("workload tried again: it may fit", workload=workload.key))
 
-    def _write(self, path: str, body: bytes, key: str) -> None:
-        """Send a patch. Raises ApiError, but not if the object has changed or is gone: then the
-        watch will show it.
+    def _write(self, path: str, body: bytes, key: str) -> bool:
+        """Send a patch; return whether the API server took it. False: the object has changed or is
+        gone, and the watch will show it. Raises ApiError for any other failure.
         """
         try:
             self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH, timeout=_TIMEOUT)
         except (ApiConflict, ApiNotFound):
-            return
+            return False
         except ApiError as error:
             self._failed_writes += 1
             self._right.failed(error, key)
             log.warning(Line("not written", path=path, error=str(error)))
             raise
         self._right.taken(key)
+        return True
 
     def _now(self) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall()))

@@ -85,11 +85,11 @@ class Readiness(Part):
         for source in self._sources.values():
             source.reflector.stop()
 
-    def earlier_renewal(self) -> float:
-        """Return when the leader before this process last renewed the Lease, in seconds since the
-        epoch; NaN if that is not known.
+    def earlier_end(self) -> float:
+        """Return when the term of the leader before this process ended, in monotonic seconds; NaN
+        if that is not known.
         """
-        return math.nan if self._lease_runner is None else self._lease_runner.earlier_renewal()
+        return math.nan if self._lease_runner is None else self._lease_runner.earlier_end()
 
     def not_ready(self) -> str:
         """Return why this process must not answer now, in a text that stays the same, or ""."""

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
-from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, charged_units
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS
 from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.core.workload_names import workload_name
 from gpushare.daemon.part import Part
@@ -57,7 +57,7 @@ Series = tuple[str, Labels]
 class GpuSeconds(Part):
     """The counters of one process. The thread that calls `tick` counts; any thread may read.
 
-    detail: as of `Metrics`. earlier_renewal: as of `Readiness`. claims: a resource with claims
+    detail: as of `Metrics`. earlier_end: as of `Readiness`. claims: a resource with claims
     instead of pods, which are of no workload.
     """
 
@@ -65,22 +65,20 @@ class GpuSeconds(Part):
         self,
         resources: Iterable[ManagedResource],
         detail: str,
-        earlier_renewal: Callable[[], float] = lambda: math.nan,
+        earlier_end: Callable[[], float] = lambda: math.nan,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
         *,
         claims: ManagedResource | None = None,
     ) -> None:
         of_claims = "namespaces" if detail == "pods" else detail
         self._counters = [_ResourceCounters(resource, detail) for resource in resources]
         self._counters += [_ResourceCounters(claims, of_claims)] if claims is not None else []
-        self._earlier_renewal = earlier_renewal
+        self._earlier_end = earlier_end
         self._clock = clock
-        self._wall = wall
         self._was_ready = False
         self._counted_until: float | None = None
-        self._last_renewal = math.nan
-        """The renewal of the leader before, when this process last began to count."""
+        self._last_end = math.nan
+        """The end of the term before, when this process last began to count."""
 
     def tick(self, is_ready: bool, /) -> None:
         """Count the time since the last tick, if this process answered calls then.
@@ -104,10 +102,10 @@ class GpuSeconds(Part):
 
     def _gap(self, now: float) -> float:
         """Return the seconds since the last count of any process, 0 if unknown."""
-        renewal, last = self._earlier_renewal(), self._last_renewal
-        self._last_renewal = renewal
-        if not math.isnan(renewal) and renewal != last:
-            return self._wall() - renewal
+        end, last = self._earlier_end(), self._last_end
+        self._last_end = end
+        if not math.isnan(end) and end != last:
+            return now - end
         return now - self._counted_until if self._counted_until is not None else 0.0
 
     def text(self) -> bytes:
@@ -219,14 +217,19 @@ def _limited(shares: Mapping[Labels, float]) -> Sequence[tuple[Labels, float]]:
 
 def _devices(entry: Entry, capacity: tuple[int, ...]) -> Iterator[tuple[int, float, float]]:
     """Yield (device, share of its memory, share of its compute) of a pod; of an unplaced pod as if
-    all of it were on the first device.
+    each of its parts were spread evenly over all devices.
     """
-    shares, percents = entry.placement, entry.percents
-    if shares is None:
-        shares, percents = ((0, entry.request.total),), (entry.request.all_percents,)
-    for (device, units), of_device in zip(shares, percents, strict=True):
-        # A closed node may have fewer devices than its pods were given.
-        if device < len(capacity) and capacity[device]:
-            compute = of_device[_COMPUTE] / COMPUTE.whole if of_device else 0.0
-            charged = charged_units(units, of_device, capacity[device])
-            yield device, charged / capacity[device], compute
+    if entry.placement is not None:
+        placements = [entry.placement]
+    else:
+        present = [device for device, units in enumerate(capacity) if units]
+        placements = [tuple((device, units) for units in entry.request.parts) for device in present]
+    for shares in placements:
+        charges = entry.request.charges_on(shares, capacity)
+        all_percents = entry.request.percents_on(shares)
+        for (device, charged), percents in zip(charges, all_percents, strict=True):
+            # A closed node may have fewer devices than its pods were given.
+            if device < len(capacity) and capacity[device]:
+                compute = percents[_COMPUTE] / COMPUTE.whole if percents else 0.0
+                memory = charged / capacity[device]
+                yield device, memory / len(placements), compute / len(placements)

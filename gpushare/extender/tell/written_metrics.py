@@ -14,11 +14,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, memory_percent
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import NodeSpec
 from gpushare.core.neighbours import MANY, devices_by_pods
 from gpushare.core.node_filters import Availability, NodeState
-from gpushare.core.states.entry import Entry, NodeBooks
+from gpushare.core.states.entry import NodeBooks
 from gpushare.core.stranded import stranded_units
 from gpushare.core.workload_names import workload_name
 from gpushare.extender.claims.view import ClaimsView
@@ -208,7 +208,7 @@ def usage_metrics(
         by_namespace: _Held = Counter()
         for node in managed_resource.ledger.dump():
             for entry in node.entries:
-                units, ref = _units(entry, node.spec), entry.ref
+                units, ref = entry.units(node.spec.capacity), entry.ref
                 by_namespace[ref.namespace,] += units
                 # Two pods have one name if the first has ended and its successor exists.
                 # Labels are known of pods that the watch has shown on a node.
@@ -233,14 +233,6 @@ def usage_metrics(
             pods,
         )
     return text.encode()
-
-
-def _units(entry: Entry, spec: NodeSpec) -> int:
-    """Return the units of a pod: the requested ones, or those of a percentage of the memory."""
-    percent = memory_percent(entry.request.percents)
-    if not percent or not entry.placement:
-        return entry.request.total
-    return sum(units for _, units in entry.charges(spec.capacity))
 
 
 def claims_metrics(view: ClaimsView | None) -> bytes:

@@ -151,12 +151,12 @@ def test_every_series_has_the_labels_that_were_named(run: Run, words: list[str])
         "gpushare_pod_memory": pods,
         "_bytes": pods,
     }
-    code, _, _ = run(answers, "--match", 'cluster=a"b', "--match", "x=y", *words)
+    code, _, _ = run(answers, "--match", 'cluster=a"b', "--match", "x=\U0001f680", *words)
     assert code == 0
     assert run.queries  # type: ignore[attr-defined]
     for query in run.queries:  # type: ignore[attr-defined]
         metrics = re.findall(r"gpushare_\w+", query)
-        assert query.count('{cluster="a\\"b",x="y"') == len(metrics)
+        assert query.count('{cluster="a\\"b",x="\U0001f680"') == len(metrics)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,8 @@ def test_names_from_prometheus_cannot_write_to_the_terminal(run: Run) -> None:
         (["--match", "cluster"], "--match"),
         (["--match", "a b=c"], "--match"),
         (["--match", "a="], "--match"),
+        (["--match", "a=\udcff"], "--match"),
+        (["--match", "namespace=red"], "for a namespace is -n"),
         (["--prices", "A=dear"], "--prices"),
         (["--prices", "=1"], "--prices"),
         (["--prices", "A=-1"], "--prices"),

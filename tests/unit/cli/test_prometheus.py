@@ -31,6 +31,21 @@ def test_a_query_returns_labels_and_values(server: ScriptedServer) -> None:
     assert server.seen[0].headers["authorization"] == "Bearer a.b-c"
 
 
+def test_no_token_for_this_machine_goes_to_a_proxy(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.script = reply(body=vector([]))
+    with scripted_server() as proxy:
+        proxy.script = reply(body=vector([({}, 1)]))
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        assert Prometheus(server.url, token="a.b-c").query("a") == []
+        assert not proxy.seen
+        # Another host is reached by the proxy.
+        assert Prometheus("http://prometheus.test").query("a") == [({}, 1.0)]
+
+
 def test_what_is_no_number_is_left_out(server: ScriptedServer) -> None:
     samples = [({}, "NaN"), ({}, "+Inf"), ({}, "much"), ({"a": "b"}, "-1")]
     server.script = reply(body=vector(samples))

@@ -29,7 +29,13 @@ ANSWERS: dict[str, Samples] = {
         _of("idle", 0),
         _of("full", 8 * GIB),
     ],
-    "count by": [_of("web-b", 2), _of("idle", 1), _of("full", 1), _of("dark", 1)],
+    "max by (pod, container, uuid)": [
+        _of("web-b", 20 * GIB),
+        _of("web-b", 20 * GIB),
+        _of("idle", 8 * GIB),
+        _of("full", 8 * GIB),
+        _of("dark", 4 * GIB),
+    ],
     "gpushare_pod_memory_allocated_bytes": [
         ({"pod": "web-a", "workload": "Deployment/web"}, 1),
         ({"pod": "web-b", "workload": "Deployment/web"}, 1),
@@ -56,6 +62,16 @@ def test_a_workload_could_ask_for_the_most_that_its_pods_used(
         ["red", "Deployment/far", "-", "1", "-", "-", "-", "-"],
         ["red", "Pod/dark", "main", "1", "4096", "-", "-", "-"],
     ]
+
+
+def test_a_pod_that_was_made_smaller_frees_only_of_what_it_has_now(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = {"max by (pod, container, uuid)": [_of("web-b", 10 * GIB)]}
+    out = _run(capsys, ANSWERS | now, "--margin", "10%", "-o", "json")
+    sizes = {entry["workload"]: entry for entry in json.loads(out)["containers"]}
+    web = sizes["Deployment/web"]
+    assert (web["givenMiB"], web["enoughMiB"], web["freesMiB"]) == (20480, 8192, 2048)
 
 
 def test_the_unit_rounds_and_the_margin_may_be_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,3 +135,24 @@ def test_each_pod_is_ranked_by_the_policy_that_it_names(
         assert scores.values.tolist() == expected.values.tolist()
         assert scorer.best_device(view, 1, named) == ranks.best_device(view, 1, request)
         cluster.place(named)
+
+
+def test_a_named_policy_that_fails_gives_way_to_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = list[Request]()
+
+    class Failing:
+        def score(self, _snapshot: Snapshot, _rows: Rows, request: Request) -> Floats:
+            calls.append(request)
+            raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("gpushare.core.mutable_cluster.load_policy", lambda _name: Failing())
+    view = mutable(SMALL.snapshot(), np.arange(3), empty=True)
+    named, plain = Request(2, 1, policy="failing"), Request(2, 1)
+    default = load_policy("binpack")
+    scorer, expected = OwnPolicyScorer(default, 3), ranking(default, 3)
+    for _ in range(2):
+        values = scorer.scores(view, named).values.tolist()
+        assert values == expected.scores(view, plain).values.tolist()
+    assert len(calls) == 1

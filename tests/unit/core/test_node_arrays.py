@@ -182,6 +182,13 @@ def test_drift_names_the_nodes_that_differ() -> None:
     ]
 
 
+def test_a_recount_opens_no_device_at_its_limit_of_pods() -> None:
+    tally = _tally(replace(node("a", 16), max_sharers=1))
+    tally.add(Charge("a", Request(4, 1), ((0, 4),)))
+    tally.recount(replace(node("a", 16), max_sharers=1), ())
+    assert not tally.has_room("a", 0, 1, Request(1, 1))
+
+
 @given(
     first_spec=st.sampled_from(
         [NODES[0], node("a", 8, 16, unhealthy=[1]), node("a", 16, 16, closed=Reason.UNEVEN)]

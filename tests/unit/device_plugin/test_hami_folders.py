@@ -43,7 +43,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(hami_folders, "_LOOKS", 2)
     return World(tmp_path)
 
 
@@ -112,7 +113,7 @@ def test_a_folder_that_cannot_be_removed_is_told_of_and_keeps_no_other_waiting(
 
 
 def test_while_a_removal_goes_on_no_other_begins(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     program, started, may_end = (tmp_path / name for name in ("rm", "started", "may-end"))
     program.write_text(
@@ -125,6 +126,7 @@ def test_while_a_removal_goes_on_no_other_begins(
         world.folders.look(world.record)
     poll(started.exists, "no removal begins", 60.0)
     world.folders.look(world.record)
+    assert "a removal of folders goes on looks=2" in caplog.text
     may_end.touch()
     poll(lambda: not world.folders.removing, "the removal does not end", 60.0)
     assert started.read_text() == "\n"

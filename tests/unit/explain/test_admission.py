@@ -1,9 +1,11 @@
 """A workload has devices for all its pods, of all its resources, or it takes no place."""
 
-from gpushare.core.model import NodeSpec, Request
+from dataclasses import replace
+
+from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.policy import load_policy
 from gpushare.core.selectors import NO_DEMANDS
-from gpushare.explain.admission import AdmissionJudge
+from gpushare.explain.admission import AdmissionJudge, KeptPlace
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.kueue import WorkloadPods
@@ -55,6 +57,34 @@ def test_promised_pods_come_first() -> None:
     reason = under_test.reason([pods(5)], "team")
     assert reason.endswith("; 3 pods of other workloads are promised devices")
     assert under_test.admit([pods(4)])
+
+
+def test_a_policy_that_pods_may_not_choose_gets_no_devices() -> None:
+    resources = books()
+    for resource in resources:
+        resource.pod_policies = frozenset()
+    one = next(iter(resources))
+    forbidden = replace(pods(16), request=Request(16, 1, policy="fgd"))
+    ref = PodRef("team", "pending", "uid-pending")
+    one.ledger.pod_changed(ObservedPod(ref, forbidden.request, created=1.0))
+    under_test = AdmissionJudge(resources.resources, "GiB", load_policy("binpack"), ())
+    assert not under_test.admit([forbidden])
+    assert "pods may not choose 'fgd'" in under_test.reason([forbidden], "team")
+    assert under_test.admit([pods(16)])
+
+
+def test_a_reservation_has_the_free_part_of_its_devices_and_no_cpu() -> None:
+    large = Request(20, 1, cpu=2**61)
+    for node, device, is_kept in (("a", 0, True), ("a", 7, False), ("gone", 0, False)):
+        place = KeptPlace("uid", node, large, ((device, 20),))
+        kept = {ALIYUN.resource: [place]}
+        resources = books()
+        two = NodeSpec("a", (16, 16), (True, True), ("", ""), ("", ""), cpu=1000)
+        next(iter(resources)).ledger.node_changed(two)
+        policy = load_policy("binpack")
+        under_test = AdmissionJudge(resources.resources, "GiB", policy, (), kept=kept)
+        assert under_test.admit([pods(16, 2)]) is not is_kept
+        assert under_test.admit([pods(16)]) is is_kept
 
 
 def test_there_is_no_reason_against_pods_that_fit() -> None:

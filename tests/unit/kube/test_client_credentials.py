@@ -156,6 +156,21 @@ def test_a_plug_in_that_hangs_delays_no_call_with_a_valid_token(
     client.close()
 
 
+def test_a_plug_in_that_hangs_holds_a_call_with_a_bad_token_for_its_time_out(
+    guarded: Guarded, plug_in: ExecPlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare.kube.session._TOKEN_CHECK_SECONDS", 3600.0)
+    client = client_with(guarded, tmp_path, plug_in.user)
+    guarded.valid = "second"
+    plug_in.hand_out("second")
+    plug_in.hang()
+    with pytest.raises(ApiError):
+        client.request("GET", "/api/v1/pods", timeout=0.5)
+    plug_in.go_on()
+    assert status(client) == 200
+    client.close()
+
+
 def test_a_plug_in_is_not_run_again_for_the_first_call(
     guarded: Guarded, plug_in: ExecPlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

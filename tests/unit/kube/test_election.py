@@ -16,11 +16,13 @@ from gpushare.kube.election import (
     Read,
     Update,
     Wait,
-    seconds_of,
+    stamp,
 )
 from tests.unit.kube.lease_store import LeaseStore
 
 BUDGET = 4.0
+WALL = 1_700_000_000.0
+"""The wall clock when the monotonic clock is 0."""
 LOST = ApiUnavailable("no answer", 0)
 
 
@@ -54,7 +56,7 @@ def answer_to(candidate: Elector, action: Action, store: LeaseStore, now: float)
 def run(candidate: Elector, store: LeaseStore, now: float, until: float) -> float:
     """Let the candidate act from `now` on, with an API server that answers at once."""
     while True:
-        action = candidate.tick(now, 1_700_000_000 + now, 0.5)
+        action = candidate.tick(now, WALL + now, 0.5)
         if isinstance(action, Done):
             return now
         if isinstance(action, Wait):
@@ -125,8 +127,7 @@ def test_a_leader_that_cannot_renew_ends_before_another_may_begin(store: LeaseSt
 
 
 def test_an_expired_lease_of_another_is_taken_and_fenced(store: LeaseStore) -> None:
-    renewed = "2026-01-01T00:00:00.000000Z"
-    store.write("other_1", renewTime=renewed)
+    store.write("other_1", renewTime="2026-01-01T00:00:00.000000Z")
     me = elector()
     run(me, store, 100.0, 114.9)
     assert store.spec["holderIdentity"] == "other_1"
@@ -136,14 +137,49 @@ def test_an_expired_lease_of_another_is_taken_and_fenced(store: LeaseStore) -> N
     assert not leads(me, 118.9)
     assert leads(me, 119.0)
     assert me.term.begin == 119.0
-    assert me.earlier_renewal == seconds_of(renewed)
+    # By the holder's clock the renewal is years ahead; it was before the first read.
+    assert me.earlier_end == 100.0 + 10.0
 
 
-def test_the_first_leader_knows_of_no_earlier_renewal(store: LeaseStore) -> None:
+def test_without_an_earlier_read_the_clock_of_the_holder_tells_the_end_of_its_term(
+    store: LeaseStore,
+) -> None:
+    store.write("", renewTime=stamp(WALL - 900), leaseDurationSeconds=1)
+    me = elector()
+    run(me, store, 0.0, 10.0)
+    assert me.earlier_end == pytest.approx(-900)
+
+
+@pytest.mark.parametrize("skew", [-300.0, -1.0, 0.0, 300.0])
+@pytest.mark.parametrize(("holder", "duration", "term"), [("other_1", 15, 10.0), ("", 1, 0.0)])
+def test_the_end_of_the_term_before_is_between_two_reads_whatever_its_clock_says(
+    store: LeaseStore, holder: str, duration: int, term: float, skew: float
+) -> None:
+    me = elector()
+    store.write("other_1", renewTime=stamp(WALL + skew))
+    now = run(me, store, 0.0, 10.0)
+    store.write(holder, renewTime=stamp(WALL + now + skew), leaseDurationSeconds=duration)
+    run(me, store, now, now + 30.0)
+    assert store.spec["holderIdentity"] == "me_1"
+    # Reads are 3.2 s apart.
+    assert now - 3.2 <= me.earlier_end - term <= now + 3.2
+    if skew == 0.0:
+        assert me.earlier_end == pytest.approx(now + term, abs=1e-3)
+
+
+def test_a_lease_without_a_readable_renewal_tells_of_no_term_before(store: LeaseStore) -> None:
+    store.write("", renewTime="yesterday", leaseDurationSeconds=1)
+    me = elector()
+    run(me, store, 0.0, 10.0)
+    assert leads(me, 10.0)
+    assert math.isnan(me.earlier_end)
+
+
+def test_the_first_leader_knows_of_no_term_before(store: LeaseStore) -> None:
     me = elector()
     run(me, store, 0.0, 30.0)
     assert leads(me, 30.0)
-    assert math.isnan(me.earlier_renewal)
+    assert math.isnan(me.earlier_end)
 
 
 def test_each_renewal_of_another_starts_the_wait_anew_whatever_its_clock_says(

@@ -477,3 +477,28 @@ def test_of_many_labels_the_first_are_kept_and_an_assume_time_that_is_none_is_cu
     observed = observe_pod(PODS.decode(json.dumps(body).encode()), ALIYUN)
     assert observed.labels == tuple(sorted(labels.items()))[: MAX_LABELS // (160 + 66)]
     assert len(observed.stamp) == 32
+
+
+@pytest.mark.parametrize(
+    ("deletion", "started", "deadline", "ends_by"),
+    [
+        (None, "2026-01-01T00:00:00Z", None, 0.0),
+        (None, "2026-01-01T00:00:00Z", 3600, 1_767_225_600.0 + 3600),
+        (None, None, 3600, 0.0),
+        ("2026-01-01T00:10:00Z", "2026-01-01T00:00:00Z", 3600, 1_767_225_600.0 + 600),
+    ],
+)
+def test_a_pod_must_be_gone_by_its_deletion_or_its_deadline(
+    deletion: str | None, started: str | None, deadline: int | None, ends_by: float
+) -> None:
+    document = {
+        "metadata": {"name": "a", "namespace": "b", "uid": "c", "deletionTimestamp": deletion},
+        "spec": {
+            "nodeName": "n",
+            "activeDeadlineSeconds": deadline,
+            "containers": [{"resources": {"limits": {ALIYUN.resource: "4"}}}],
+        },
+        "status": {"startTime": started},
+    }
+    pod = PODS.decode(json.dumps(document).encode())
+    assert observe_pod(pod, ALIYUN).ends_by == ends_by

@@ -508,7 +508,7 @@ def _pod(entry: Entry, spec: NodeSpec, amounts: Iterable[DeviceAmount]) -> dict[
         "namespace": entry.ref.namespace,
         "name": entry.ref.name,
         "assigned": entry.assigned,
-        "allocated": sum(units for _, units in _shares(entry, spec)) or entry.request.total,
+        "allocated": entry.units(spec.capacity),
         **{amount.name: percents.get(amount.name, 0) for amount in amounts},
         "devices": [
             {"index": device, "allocated": units} for device, units in _shares(entry, spec)

@@ -48,6 +48,10 @@ class World:
         self.faults: list[tuple[bool, ApiError]] = []
         """Whether the next patch lands, and its error."""
         self.rest_seconds = 0.0
+        self.rests: list[float] = []
+        self.cpu_seconds = 0.0
+        """CPU time between two looks at the clock of the thread."""
+        self.cpu_now = 0.0
         self.loses_lead_after = 0
         """Patches until another process leads; 0 or less: none does."""
         self.resources = managed_resources()
@@ -69,12 +73,18 @@ class World:
             is_synced=lambda: self.synced,
             clock=lambda: self.now,
             wall=lambda: self.now,
+            cpu_clock=self._cpu_clock,
             rest=self._rest,
         )
 
     def _rest(self, seconds: float) -> None:
         assert seconds <= 5.0
+        self.rests.append(seconds)
         self.now += self.rest_seconds
+
+    def _cpu_clock(self) -> float:
+        self.cpu_now += self.cpu_seconds
+        return self.cpu_now
 
     def node(self, name: str, **labels: str) -> None:
         document = node_json(name, 16)

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from gpushare.core.model import Request
 from gpushare.errors import ApiUnavailable
 from gpushare.extender.follow.admission_checks import LONGEST_WAIT
+from gpushare.wire.claimant import claimant
 from tests.unit.extender.follow.kueue_world import CHECK, World
-from tests.unit.extender.kit import NO_RIGHT, refusal
+from tests.unit.extender.kit import NO_RIGHT, pod_json, read_pod, refusal
 
 CUT = ApiUnavailable("cut", 0)
 _AGAIN = "above kubernetes.io/hostname"
@@ -306,6 +308,7 @@ def test_after_a_conflict_the_newer_workload_is_judged() -> None:
     world.under_test.round()
     assert world.state("job") == "Pending"
     assert world.calls[-1:] == ["job"]
+    assert world.under_test.state()["kueue_ready_total"] == 0
     world.shown()
     world.round()
     assert world.state("job") == "Ready"
@@ -392,6 +395,160 @@ def test_a_round_that_takes_long_goes_on_with_newer_books() -> None:
     assert [world.state(name) for name in ("first", "second")] == ["Ready", "Pending"]
     world.round()
     assert world.state("second") == "Ready"
+
+
+@pytest.mark.parametrize("second", [6, 99])
+def test_each_round_writes_a_verdict_however_long_it_takes(second: int) -> None:
+    world = World(["a"])
+    world.comes("first", 99)
+    world.comes("second", second)
+    world.rest_seconds = 2.0
+    world.round()
+    assert [world.state(name) for name in ("first", "second")] == ["Retry", "Pending"]
+    world.round()
+    assert world.state("second") == ("Ready" if second == 6 else "Retry")
+
+
+def test_reasons_have_a_second_of_their_own() -> None:
+    world = World(["a"])
+    for name in ("first", "second", "third"):
+        world.comes(name, 99)
+    world.rest_seconds = 0.4
+    world.round()
+    world.round()
+    assert [world.state(name) for name in ("first", "second", "third")] == ["Retry"] * 3
+
+
+def test_the_pause_after_a_round_is_nine_times_its_cpu_time() -> None:
+    world = World(["a"])
+    step = world.under_test.step
+    world.comes("large", 99)
+    assert step() == 1.0
+    world.shown()
+    world.evict("large")
+    world.runs("ten", 10, "a")
+    world.cpu_seconds, world.rests = 0.2, []
+    assert step() == pytest.approx(9 * 2 * 0.2)
+    assert world.rests == []
+    world.cpu_seconds = 60.0
+    assert step() == 5.0
+
+
+def test_a_patch_that_was_refused_rests() -> None:
+    world = World(["a"])
+    world.faults = [(False, refusal("denied by a webhook"))]
+    world.round()
+    world.round()
+    assert world.calls == [CHECK]
+    world.now += 60
+    world.round()
+    world.comes("large", 20)
+    world.round()
+    world.keep("large")
+    world.round()
+    world.calls.clear()
+    world.faults = [(False, refusal("denied by a webhook"))]
+    for _ in range(3):
+        world.round()
+    assert world.calls == ["large"]
+    world.now += 60
+    world.round()
+    assert world.calls == ["large", "large"]
+
+
+def test_a_wait_that_a_webhook_keeps_is_ended_later() -> None:
+    world = World(["a"])
+    world.runs("ten", 10, "a")
+    world.comes("large", 12)
+    world.round()
+    world.evict("large")
+    world.ends("ten")
+    world.calls.clear()
+    world.faults = [(False, refusal("denied by a webhook"))]
+    for _ in range(3):
+        world.round()
+        world.runs("small", 1, "a")
+    assert world.calls == ["large"]
+    world.now += 60
+    world.node("b")
+    world.round()
+    assert world.calls == ["large", "large"]
+
+
+def test_a_reservation_keeps_its_devices_from_workloads() -> None:
+    world = World(["a"])
+    world.runs("ten", 10, "a")
+    world.runs("old", 12)
+    holds = world.resources.resources[0].holds
+    old = claimant(read_pod(pod_json("old", 12)), Request(12, 1))
+    holds.begin_reservation(old, "a", ((0, 12),), world.now + 600, world.now)
+    world.comes("job", 6)
+    world.round()
+    assert world.state("job") == "Retry"
+    assert world.message("job").endswith("in one device; 1 pods that wait for a node have places")
+    world.comes("late", 12)
+    world.round()
+    assert "free now: nothing; it would fit on a once" in world.message("late")
+    del world.workloads["late"]
+    world.evict("job")
+    world.round()
+    world.calls.clear()
+    holds.end_reservation("uid-old")
+    world.round()
+    assert world.calls == ["job"]
+
+
+def test_a_pod_of_filter_has_its_place_on_the_node_of_the_offer() -> None:
+    """Packing would place the pod beside the one that runs, on the other node."""
+    world = World(["a", "b"])
+    world.runs("four", 4, "a")
+    world.runs("offered", 4)
+    held = claimant(read_pod(pod_json("offered", 4)), Request(4, 1))
+    world.resources.resources[0].holds.offered(held, "b", world.now)
+    world.comes("job", 16)
+    world.comes("small", 12, 2)
+    world.round()
+    assert (world.state("job"), world.state("small")) == ("Retry", "Ready")
+    del world.workloads["small"]
+    world.now += 60
+    world.comes("other", 16)
+    world.round()
+    assert world.state("other") == "Ready"
+
+
+def test_a_hold_of_a_pod_with_a_charge_counts_once() -> None:
+    world = World(["a"])
+    world.runs("bound", 8, "a")
+    bound = claimant(read_pod(pod_json("bound", 8)), Request(8, 1))
+    world.resources.resources[0].holds.offered(bound, "a", world.now)
+    world.comes("job", 8)
+    world.round()
+    assert world.state("job") == "Ready"
+
+
+def test_a_place_that_kube_scheduler_does_not_use_is_free_again() -> None:
+    """As of a pod whose volume is never bound."""
+    world = World(["a"])
+    world.runs("unbound", 12)
+    waits = []
+    for _ in range(4):
+        world.comes("job", 12)
+        world.round()
+        waits.append(world.state("job"))
+        world.now += 300
+    assert waits == ["Retry", "Retry", "Ready", "Ready"]
+    # The pod had no place meanwhile, so its time begins anew.
+    world.runs("ten", 10, "a")
+    world.comes("job", 12)
+    world.round()
+    world.ends("ten")
+    world.comes("job", 12)
+    world.round()
+    assert world.state("job") == "Retry"
+    world.now += 700
+    world.comes("job", 12)
+    world.round()
+    assert world.state("job") == "Retry"
 
 
 def test_a_check_of_another_controller_is_left_alone() -> None:

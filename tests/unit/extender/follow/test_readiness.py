@@ -399,9 +399,9 @@ def test_an_api_that_is_not_there_is_neither_waited_for_nor_counted() -> None:
     assert world.gate.state()["configmaps_synced"] == 1
 
 
-def test_the_renewal_of_the_leader_before_is_told() -> None:
+def test_the_end_of_the_term_before_is_told() -> None:
     cluster = World(leads=True)
-    assert math.isnan(cluster.gate.earlier_renewal())
+    assert math.isnan(cluster.gate.earlier_end())
     win(cluster.elector, cluster.now)
-    assert cluster.gate.earlier_renewal() == cluster.now - 60
-    assert math.isnan(World().gate.earlier_renewal())
+    assert cluster.gate.earlier_end() == cluster.now - 60
+    assert math.isnan(World().gate.earlier_end())

@@ -18,9 +18,6 @@ from tests.unit.core.clusters import node as make_node
 from tests.unit.core.clusters import with_share
 from tests.unit.extender.kit import NPU, managed_resources
 
-WALL = 1e9
-"""Seconds since the epoch when the clock of the tests is 0."""
-
 
 @dataclass
 class Counted:
@@ -28,7 +25,7 @@ class Counted:
 
     detail: str = "pods"
     now: float = 100.0
-    earlier_renewal: float = math.nan
+    earlier_end: float = math.nan
     resources: ManagedResources = field(default_factory=lambda: managed_resources(ALIYUN))
 
     def __post_init__(self) -> None:
@@ -39,9 +36,8 @@ class Counted:
         self.counters = GpuSeconds(
             self.resources,
             self.detail,
-            lambda: self.earlier_renewal,
+            lambda: self.earlier_end,
             clock=lambda: self.now,
-            wall=lambda: self.now + WALL,
         )
 
     @property
@@ -141,8 +137,35 @@ def test_the_pods_of_a_workload_count_together() -> None:
     counted.pod("late", 5, None)
     counted.tick()
     counted.tick(100)
-    expected = {("Deployment/web",): pytest.approx(40), ("Pod/late",): 50}
-    assert counted.seconds("workload_gpu_seconds", "workload") == expected
+    # It is not known where the late pod is: half of it counts on either device.
+    assert counted.seconds("workload_gpu_seconds", "workload", "model") == {
+        ("Deployment/web", "A100"): pytest.approx(40),
+        ("Pod/late", "A100"): pytest.approx(25),
+        ("Pod/late", "T4"): pytest.approx(12.5),
+    }
+
+
+@pytest.mark.parametrize(
+    "unplaced",
+    [
+        Request(10, 8, percents=with_share(100, 0)),
+        Request(1, 8, percents=with_share(100, 100)),
+        Request(3, 8, split=(3, 3, 3, 3, 2, 2, 2, 2), percents=with_share(100, 100)),
+    ],
+    ids=["units", "percentage", "parts"],
+)
+def test_a_pod_without_a_known_place_is_promised_all_its_devices(unplaced: Request) -> None:
+    counted = Counted()
+    counted.ledger.node_changed(make_node("n", *(10 for _ in range(8))))
+    ref = PodRef("team", "a", "uid-a")
+    counted.ledger.pod_changed(ObservedPod(ref, unplaced, "n", None, running=True))
+    counted.tick()
+    counted.tick(100)
+    assert counted.seconds("namespace_gpu_seconds", "namespace")["team",] == pytest.approx(800)
+    compute = counted.seconds("namespace_gpu_compute_seconds", "namespace")
+    assert compute["team",] == pytest.approx(800)
+    states = counted.seconds("gpu_seconds", "state")
+    assert sum(states.values()) == states["promised",] == pytest.approx(800)
 
 
 def test_a_pod_counts_for_its_workload_once_the_watch_has_shown_its_labels() -> None:
@@ -208,19 +231,17 @@ def test_the_same_leader_counts_the_time_in_which_it_did_not_answer() -> None:
 @pytest.mark.parametrize(
     ("age", "seconds"), [(30.0, 30.0), (-5.0, 0.0), (1e6, gpu_seconds.MOST_GAP)]
 )
-def test_the_next_leader_counts_from_the_last_renewal_of_the_lease(
-    age: float, seconds: float
-) -> None:
+def test_the_next_leader_counts_from_the_end_of_the_term_before(age: float, seconds: float) -> None:
     counted = one_node()
     counted.pod("a", 10, ((0, 10),))
     counted.restart()
     counted.tick(is_ready=False)
-    counted.earlier_renewal = counted.now + WALL + 10 - age
+    counted.earlier_end = counted.now + 10 - age
     counted.tick(10)
     counted.tick(7)
     values = counted.seconds("namespace_gpu_seconds", "namespace")
     assert values == {("team",): pytest.approx(seconds + 7)}
-    # The same renewal counts once.
+    # The same end counts once.
     counted.tick(1, is_ready=False)
     counted.tick(1)
     values = counted.seconds("namespace_gpu_seconds", "namespace")
