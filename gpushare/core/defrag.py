@@ -33,7 +33,7 @@ Resource = tuple[int, str]
 """(device, name): an amount in DEVICE_AMOUNTS, _PLACES, or a workload whose pods stay apart, one
 for each pod; device -1: a resource of the host."""
 
-_Lack = dict[Resource, int]
+Lack = dict[Resource, int]
 """How much must become free until there is room."""
 
 _HOST = -1
@@ -237,29 +237,22 @@ class _NodeMoves:
         )
         self._alike = [(mover.placement, mover.demands) for mover in self._movers]
         view = cluster.view
-        self._freed = [_freed_amounts(mover, view) for mover in self._movers]
+        self._freed = [freed_amounts(mover.placement, view) for mover in self._movers]
         available = Counter[Resource]()
-        for freed_amounts in self._freed:
-            available.update(freed_amounts)
+        for amounts in self._freed:
+            available.update(amounts)
         # (units, how many) of the parts of the request, the largest first.
         self._parts = [*Counter(request.parts).items()]
         # By units of a part and by device, the amounts to free, if the movable pods can free them.
         self._lacks = {
             units: {
                 device: lack
-                for device, lack in _lacks(cluster.view, row, request.part(units)).items()
+                for device, lack in device_lacks(cluster.view, row, request.part(units)).items()
                 if _is_covered(lack, available)
             }
             for units, _ in self._parts
         }
-        host_lacks = dict(host.lacks(row, request))
-        for resource, requested, free in (
-            (CPU, request.cpu, int(view.cpu_free[row])),
-            (MEMORY, request.memory, int(view.memory_free[row])),
-        ):
-            if requested > free:
-                host_lacks[resource] = max(host_lacks.get(resource, 0), requested - free)
-        self._host = {(_HOST, name): amount for name, amount in host_lacks.items()}
+        self._host = host_lack(cluster.view, host, row, request)
 
     def sets(self, size: int, steps: StepBudget) -> Iterator[tuple[MovablePod, ...]]:
         """Yield each minimal set of `size` pods that makes room, as long as steps remain.
@@ -284,7 +277,7 @@ class _NodeMoves:
 
     def _targets(
         self, parts: Sequence[tuple[int, int]], max_devices: int, used_devices: frozenset[int]
-    ) -> Iterator[_Lack]:
+    ) -> Iterator[Lack]:
         """Yield the lack, of the host too, for each choice of devices for these parts.
 
         max_devices: how many devices can be freed. used_devices: the devices of larger parts.
@@ -328,8 +321,8 @@ class _NodeMoves:
         helpful = {
             name: [
                 at
-                for at, freed_amounts in enumerate(self._freed)
-                if name in freed_amounts and at not in chosen and at not in barred
+                for at, amounts in enumerate(self._freed)
+                if name in amounts and at not in chosen and at not in barred
             ]
             for name in lack
         }
@@ -341,10 +334,9 @@ class _NodeMoves:
         name = min(lack, key=lambda resource: len(helpful[resource]))
         for at in helpful[name]:
             if not any(self._alike[at] == self._alike[barred_pod] for barred_pod in barred):
-                freed_amounts = self._freed[at]
+                amounts = self._freed[at]
                 still_lacking = {
-                    resource: amount - freed_amounts.get(resource, 0)
-                    for resource, amount in lack.items()
+                    resource: amount - amounts.get(resource, 0) for resource, amount in lack.items()
                 }
                 yield from self._covers(still_lacking, size - 1, (*chosen, at), barred, steps)
             barred |= {at}
@@ -368,27 +360,38 @@ class _NodeMoves:
         return True
 
 
-def _is_covered(lack: _Lack, freed: Mapping[Resource, int]) -> bool:
+def _is_covered(lack: Lack, freed: Mapping[Resource, int]) -> bool:
     return all(freed[name] >= amount for name, amount in lack.items())
 
 
-def _freed_amounts(mover: MovablePod, view: Snapshot) -> dict[Resource, int]:
-    """Return the amounts that become free on the node when the pod leaves."""
-    request = mover.placement.request
-    freed_amounts = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
-    for device, units in mover.placement.shares:
-        capacity = int(view.capacity[mover.placement.row, device])
-        charged = charged_units(units, request.percents, capacity)
-        freed_amounts[device, DEVICE_MEMORY.name] = charged
-        freed_amounts[device, _PLACES] = 1
+def freed_amounts(placement: Placement, view: Snapshot) -> dict[Resource, int]:
+    """Return the amounts that become free on the node when the pod leaves this place."""
+    row, shares, request = placement
+    freed = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
+    for device, units in shares:
+        charged = charged_units(units, request.percents, int(view.capacity[row, device]))
+        freed[device, DEVICE_MEMORY.name] = charged
+        freed[device, _PLACES] = 1
         for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False):
-            freed_amounts[device, amount.name] = percent
+            freed[device, amount.name] = percent
         if request.apart is not None:
-            freed_amounts[device, request.apart.workload] = 1
-    return {name: amount for name, amount in freed_amounts.items() if amount}
+            freed[device, request.apart.workload] = 1
+    return {name: amount for name, amount in freed.items() if amount}
 
 
-def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
+def host_lack(view: Snapshot, host: Host, row: int, request: Request) -> Lack:
+    """Return the amounts of the node's own resources to free for the request."""
+    lacks = dict(host.lacks(row, request))
+    for resource, requested, free in (
+        (CPU, request.cpu, int(view.cpu_free[row])),
+        (MEMORY, request.memory, int(view.memory_free[row])),
+    ):
+        if requested > free:
+            lacks[resource] = max(lacks.get(resource, 0), requested - free)
+    return {(_HOST, name): amount for name, amount in lacks.items()}
+
+
+def device_lacks(view: Snapshot, row: int, part: Request) -> dict[int, Lack]:
     """Return by device the amounts to free for one part; only devices that fit it when empty."""
     usable = view.open[row] & (view.capacity[row] >= max(part.units, 1))
     if part.cards != ANY_CARD:

@@ -147,16 +147,29 @@ class HeldSnapshotBuilder:
     def give(self, row: int, shares: Shares, request: Request) -> None:
         """Free the devices of a pod that the books charge. CPU, host memory and kinds stay."""
         self.hold(row)
-        devices, capacity = [device for device, _ in shares], self.base.capacity[row].tolist()
-        self.free[row, devices] += [units for _, units in shares]
+        devices, capacity = [device for device, _ in shares], self.base.capacity[row]
+        free, was_closed = self.free[row], self._closed(row)
+        free[devices] += [units for _, units in shares]
         self.pods[row, devices, : counts_of(request)] -= 1
         count_pod(self.workloads, row, request, devices, -1)
         if request.percents and shares:
             for (device, units), percents in zip(shares, request.percents_on(shares), strict=True):
-                charged = charged_units(units, percents, capacity[device])
-                self.free[row, device] += charged - units
+                free[device] += charged_units(units, percents, int(capacity[device])) - units
                 for used, percent in zip(self.own_percents(), percents, strict=True):
                     used[row, device] -= percent
+        closed = self._closed(row)
+        opened = was_closed & ~closed
+        unused = np.maximum(capacity - self.base.used[row], 0) - self.base.free[row]
+        free[opened] += unused[opened]
+        free[closed | ~self.base.open[row]] = 0
+
+    def _closed(self, row: int) -> Bools:
+        """Return bool (D,): devices with the most sharers, or with all of an exclusive amount."""
+        closed: Bools = self.pods[row, :, PODS] >= self.base.sharers[row]
+        for amount, used in zip(PERCENT_AMOUNTS, self.percents_used, strict=True):
+            if amount.is_exclusive:
+                closed |= used[row] >= amount.whole
+        return closed
 
     def hold(self, row: int) -> None:
         """Mark the row as different from the books, even if nothing could be taken there."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from gpushare.core.defrag import Host
 from gpushare.core.model import Kind, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement
-from gpushare.core.openings import MOST_PART, Opening, Outlook, Resident
+from gpushare.core.openings import Opening, Outlook, ReservedPart, Resident
 from gpushare.sim.engine import Cluster
 
 _NOTHING = Request()
@@ -73,15 +73,9 @@ class Reservations:
         late: the kinds with a pod that has waited for long, the oldest pod first. running: (place,
         start) of pods.
         """
-        granted, room = dict[Kind, Request](), MOST_PART * self._cluster.capacity
-        for kind, request in late.items():
-            if granted and request.total > room:
-                break  # a later kind that is smaller does not overtake
-            granted[kind] = request
-            room -= request.total
         for kind in list(self._reserved):
             self.end(kind)
-        if not granted:
+        if not late:
             return
         residents: defaultdict[int, list[Resident]] = defaultdict(list)
         ages: list[float] = []
@@ -90,11 +84,16 @@ class Reservations:
             ages.append(now - began)
         rest = sum(ages) / max(len(ages), 1)
         outlook = Outlook(self._cluster, self._host, residents, now, rest)
-        for kind, request in granted.items():
+        part = ReservedPart(self._cluster)
+        for kind, request in late.items():
             opening = self._opening(request, outlook)
-            if opening is not None:
-                self._reserved[kind] = _Reservation(opening)
-                self.hold(kind)
+            if opening is None:
+                continue
+            if not part.allows(opening.placement):
+                break  # a later kind that is smaller does not overtake
+            part.add(opening.placement)
+            self._reserved[kind] = _Reservation(opening)
+            self.hold(kind)
 
     def _opening(self, request: Request, outlook: Outlook) -> Opening | None:
         """Return the first place that opens besides the reserved places."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpushare.core.model import PodRef, Request
 from gpushare.wire.groups import NO_GROUP, Group, group_of
 from gpushare.wire.objects import Metadata, Pod, PodSpec, controller_of, seconds_of
-from gpushare.wire.pods import pod_ref, priority_of
+from gpushare.wire.pods import has_ended, pod_ref, priority_of
 
 
 def may_wait(pod: Pod) -> bool:
@@ -18,6 +18,17 @@ def may_wait(pod: Pod) -> bool:
         volume.persistent_volume_claim is not None or volume.ephemeral is not None
         for volume in spec.volumes or ()
     )
+
+
+def may_have_place(pod: Pod) -> bool:
+    """Return whether a place may be kept for the pod: the pod has no node, gate, group or nominated
+    node, has not ended, and is not being deleted.
+    """
+    spec, metadata = pod.spec or PodSpec(), pod.metadata or Metadata()
+    is_held_back = bool(spec.scheduling_gates or spec.node_name)
+    is_nominated = pod.status is not None and bool(pod.status.nominated_node_name)
+    is_going = bool(metadata.deletion_timestamp) or has_ended(pod)
+    return not (is_held_back or is_nominated or is_going) and group_of(pod) == NO_GROUP
 
 
 @dataclass(frozen=True, slots=True)

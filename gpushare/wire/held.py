@@ -48,11 +48,12 @@ class HeldPlace:
         """The end of the hold, for people."""
         if self.until is None:
             return "kube-scheduler binds it or gives it up"
-        until = f"{_moment(self.until):%H:%M:%S} UTC"
+        until = _moment(self.until)
         if self.reserved_since is None:
-            return until
-        since = f"{_moment(self.reserved_since):%H:%M:%S} UTC"
-        return f"it is bound; reserved since {since}, expected to be free at {until}"
+            return f"{until:%H:%M:%S} UTC"
+        since = _moment(self.reserved_since)
+        form = "%H:%M:%S UTC" if since.date() == until.date() else "%Y-%m-%d %H:%M:%S UTC"
+        return f"it is bound; reserved since {since:{form}}, expected to be free at {until:{form}}"
 
 
 def held_document(place: HeldPlace) -> dict[str, Any]:

@@ -35,10 +35,9 @@ from gpushare.ledger import Reader
 from gpushare.logline import Line
 from gpushare.turns import in_turns
 from gpushare.wire.budgets import read_budget
-from gpushare.wire.claimant import Claimant, claimant
+from gpushare.wire.claimant import Claimant, claimant, may_have_place
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
-from gpushare.wire.groups import NO_GROUP, group_of
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import MoveRecord, eviction, kept_owned, pod_path, read_record
 from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod
@@ -201,7 +200,8 @@ class Mover(LoopPart):
         rules = self._rules(wall)
         for resource, pod in ripe:
             self._not_before[pod.uid] = now + PAUSE
-            if not self._may_have_moves(pod):
+            shown = self.pod(pod.ref)
+            if shown is None or not may_have_place(shown):
                 continue
             plan = self._plan(resource, pod, rules, max_moves)
             if plan.moves:
@@ -259,16 +259,6 @@ class Mover(LoopPart):
         """
         served_at = self._served_at.get(pod.ref.namespace, -math.inf)
         return served_at, self._tried_until(pod), -pod.priority, pod.created
-
-    def _may_have_moves(self, pod: Waiting) -> bool:
-        """Return whether the pod has no group, no gate and no nominated node."""
-        owned_pod = self.pod(pod.ref)
-        if owned_pod is None or moves.is_going(owned_pod) or moves.node_of(owned_pod):
-            return False
-        if owned_pod.spec is not None and owned_pod.spec.scheduling_gates:
-            return False
-        nominated = owned_pod.status and owned_pod.status.nominated_node_name
-        return not nominated and group_of(owned_pod) == NO_GROUP
 
     def _plan(
         self, resource: ManagedResource, pod: Waiting, rules: defrag.ListedRules, max_moves: int

@@ -14,11 +14,11 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from gpushare.core.model import PodRef
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
-from gpushare.core.openings import MOST_PART, Outlook, Resident
+from gpushare.core.openings import Outlook, ReservedPart, Resident
 from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import Entry, Waiting
@@ -33,8 +33,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.claimant import Claimant, claimant
-from gpushare.wire.groups import NO_GROUP, group_of
+from gpushare.wire.claimant import Claimant, claimant, may_have_place
 from gpushare.wire.moves import pod_path
 from gpushare.wire.objects import PODS, Pod
 
@@ -159,15 +158,21 @@ class Reserver(LoopPart):
             else:
                 reserved[hold.pod.ref.uid] = hold
         free = [hold for uid, hold in reserved.items() if uid in self._free_since]
-        pods = self._candidates(waiting.values(), {hold.pod.ref.uid for hold in free}, reserved)
+        pods = [
+            pod
+            for pod in self._candidates(waiting.values(), reserved)
+            if pod.uid not in self._free_since and resource.holds.may_be_reserved(pod.uid)
+        ]
         if not pods:
             return
         outlook = _outlook(resource, self._clock(), self._wall())
-        row_of = outlook.cluster.view.row
+        part = ReservedPart(outlook.cluster)
         for hold in free:
-            if hold.reserved is not None and hold.node in row_of:
-                _take(outlook, Placement(row_of[hold.node], hold.reserved.shares, hold.pod.request))
-        self._choose(resource, pods, outlook, free, reserved)
+            place = _place_of(hold, outlook)
+            if place is not None:
+                _take(outlook, place)
+                part.add(place)
+        self._choose(resource, pods, outlook, part, reserved)
 
     def _why_ended(
         self,
@@ -208,18 +213,13 @@ class Reserver(LoopPart):
 
     # -- new reservations -------------------------------------------------------------------------
 
-    def _candidates(
-        self, waiting: Iterable[Waiting], having: Collection[str], reserved: Collection[str]
-    ) -> list[Waiting]:
-        """Return the pods without a free place that have waited for long enough, or are reserved
-        one.
-        """
+    def _candidates(self, waiting: Iterable[Waiting], reserved: Collection[str]) -> list[Waiting]:
+        """Return the pods that have waited for long enough, or have a reservation."""
         now, oldest = self._clock(), self._wall() - self._after
         return [
             pod
             for pod in waiting
             if pod.served
-            and pod.uid not in having
             and 0 < pod.created <= oldest
             and (pod.uid in reserved or now >= self._not_before.get(pod.uid, -math.inf))
         ]
@@ -229,12 +229,11 @@ class Reserver(LoopPart):
         resource: ManagedResource,
         pods: list[Waiting],
         outlook: Outlook,
-        free: Sequence[Hold],
+        part: ReservedPart,
         reserved: Mapping[str, Hold],
     ) -> None:
         """Choose places in the order of the pods, up to the largest part of the memory."""
-        now, names, count = self._clock(), outlook.cluster.view.names, len(free)
-        room = MOST_PART * outlook.cluster.capacity - sum(hold.pod.request.total for hold in free)
+        now, names = self._clock(), outlook.cluster.view.names
         passed_over = {pod.uid for pod in pods} & reserved.keys()
 
         def turn(pod: Waiting) -> tuple[int, bool, float, float]:
@@ -243,26 +242,29 @@ class Reserver(LoopPart):
             return -pod.priority, is_new, served_at if is_new else 0.0, pod.created
 
         for _ in range(min(2 * MOST_PODS, len(pods))):
+            if part.count == MOST_PODS:
+                break
             pod = min(pods, key=turn)
-            if count and (pod.request.total > room or count == MOST_PODS):
-                break  # a later pod that is smaller does not overtake
             pods.remove(pod)
             hold = reserved.get(pod.uid)
             is_late = hold is not None or not any(resource.places(pod.request, pod.demands))
-            opening = outlook.first_opening(pod.request, pod.demands) if is_late else None
+            kept = _place_of(hold, outlook) if hold is not None else None
+            opening = outlook.first_opening(pod.request, pod.demands, kept) if is_late else None
             holder = None
             if opening is not None:
                 holder = hold.pod if hold is not None else self._holder(pod)
             if opening is None or holder is None:
                 self._not_before[pod.uid] = now + PAUSE
                 continue
+            if not part.allows(opening.placement):
+                break  # a later pod that is smaller does not overtake
+            row, shares, _ = opening.placement
+            node, since = names[row], hold.since if hold is not None else now
+            if not resource.holds.begin_reservation(holder, node, shares, opening.at, since):
+                continue
             passed_over.discard(pod.uid)
-            node, since = names[opening.placement.row], hold.since if hold is not None else now
-            place = (holder, node, opening.placement.shares, opening.at, since)
-            resource.holds.begin_reservation(*place)
             _take(outlook, opening.placement)
-            room -= pod.request.total
-            count += 1
+            part.add(opening.placement)
             if hold is None:
                 self._served_at[pod.ref.namespace] = now
                 self._begun += 1
@@ -275,7 +277,7 @@ class Reserver(LoopPart):
     def _holder(self, pod: Waiting) -> Claimant | None:
         """Return the pod for its reservation; None if the pod may have none. Raises ApiError."""
         shown = self._read(pod.ref)
-        if shown is None or not _may_have_place(shown):
+        if shown is None or not may_have_place(shown):
             return None
         return claimant(shown, pod.request)
 
@@ -287,16 +289,6 @@ class Reserver(LoopPart):
             return None
         pod = PODS.decode_answer(body, ref.namespace, ref.name)
         return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
-
-
-def _may_have_place(pod: Pod) -> bool:
-    """Return whether a pod without a node has no gate, group or nominated node, and is not being
-    deleted.
-    """
-    is_held_back = pod.spec is not None and (pod.spec.scheduling_gates or pod.spec.node_name)
-    is_nominated = pod.status is not None and pod.status.nominated_node_name
-    is_going = pod.metadata is not None and pod.metadata.deletion_timestamp
-    return not (is_held_back or is_nominated or is_going) and group_of(pod) == NO_GROUP
 
 
 def _outlook(resource: ManagedResource, now: float, wall: float) -> Outlook:
@@ -319,6 +311,14 @@ def _outlook(resource: ManagedResource, now: float, wall: float) -> Outlook:
         residents[row].append(Resident(placement, ends_by))
     rest = max(sum(ages) / max(len(ages), 1), _LEAST_REST)
     return Outlook(cluster, host, residents, now, rest)
+
+
+def _place_of(hold: Hold, outlook: Outlook) -> Placement | None:
+    """Return the place of a reservation; None if the node is gone."""
+    row = outlook.cluster.view.row.get(hold.node)
+    if row is None or hold.reserved is None:
+        return None
+    return Placement(row, hold.reserved.shares, hold.pod.request)
 
 
 def _take(outlook: Outlook, placement: Placement) -> None:

@@ -303,18 +303,25 @@ class Holds:
 
     # -- reservations -----------------------------------------------------------------------------
 
+    def may_be_reserved(self, uid: str) -> bool:
+        """Return whether the pod may have a reservation: the pod is not in bind, and no plan of
+        moves holds a place for the pod.
+        """
+        with self._lock:
+            return self._may_be_reserved(uid)
+
     def begin_reservation(
         self, pod: Claimant, node: str, shares: Shares, opens_at: float, since: float
-    ) -> None:
+    ) -> bool:
         """Hold a place for a pod that has waited for long, until the pod is bound or gone, or until
-        `end_reservation`. A place that a plan of moves holds for the pod stays instead.
+        `end_reservation`. Return whether the pod may have a reservation.
         """
         with self._lock:
             reserved = Reserved(math.inf, shares, opens_at=opens_at)
-            hold = Hold(pod, node, next(self._numbers), since, reserved=reserved)
-            before = self._holds.get(hold.key)
-            if pod.ref.uid not in self._binding and (before is None or before.opens_at is not None):
-                self._put(hold)
+            is_allowed = self._may_be_reserved(pod.ref.uid)
+            if is_allowed:
+                self._put(Hold(pod, node, next(self._numbers), since, reserved=reserved))
+            return is_allowed
 
     def end_reservation(self, uid: str) -> None:
         """End the reservation of the pod."""
@@ -485,6 +492,10 @@ class Holds:
                 if hold is not None and hold.number == number:
                     yield hold
                 places += [2 * place + 1, 2 * place + 2]
+
+    def _may_be_reserved(self, uid: str) -> bool:
+        before = self._holds.get(uid + _RESERVED)
+        return uid not in self._binding and (before is None or before.opens_at is not None)
 
     def _ends_at(self, hold: Hold) -> float:
         return hold.since + self._seconds(hold)

@@ -5,8 +5,8 @@ from typing import Any
 from unittest.mock import patch
 
 from gpushare.cli import defrag_apply
+from gpushare.core import openings
 from gpushare.explain.moves import Answer, Pause, Run, Stop, Stopped
-from gpushare.extender.moves import reserver
 from gpushare.extender.moves.mover import Mover
 from gpushare.extender.moves.reserver import Reserver
 from gpushare.extender.verbs import holds
@@ -107,7 +107,7 @@ def writes_down_too_late(original: Any) -> Any:
         "test_the_reserved_part_is_bounded_and_no_smaller_pod_overtakes")  # fmt: skip
 def reserves_everything(original: Any) -> Any:
     def choose(*of: Any) -> None:
-        with patch.object(reserver, "MOST_PART", 1.0):
+        with patch.object(openings, "MOST_PART", 1.0):
             original(*of)
 
     return choose

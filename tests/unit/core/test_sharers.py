@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gpushare.core.amounts import compute
 from gpushare.core.decide import (
     filter_nodes,
     fits_somewhere,
@@ -64,6 +65,24 @@ def test_too_little_memory_is_said_before_the_most_sharers() -> None:
         tally.add(Charge("n", ONE, ((0, 1),)))
     failed = filter_nodes(tally.snapshot({}), ["n"], Request(3, 1)).failed
     assert failed == {"n": Reason.INSUFFICIENT_MEMORY}
+
+
+def test_a_device_with_the_most_sharers_has_all_its_unused_memory_when_a_pod_leaves() -> None:
+    tally = arrays(80, limit=2)
+    ten = Request(10, 1)
+    for _ in range(3):
+        tally.add(Charge("n", ten, ((0, 10),)))
+    builder = HeldSnapshotBuilder(tally.snapshot({}))
+    builder.give(0, ((0, 10),), ten)
+    assert builder.free.tolist() == [[0]], "as many pods as allowed are left"
+    tally = arrays(80, limit=2)
+    whole = Request(10, 1, percents=compute(100))
+    for one in (whole, ten):
+        tally.add(Charge("n", one, ((0, 10),)))
+    for one in (whole, ten):
+        builder = HeldSnapshotBuilder(tally.snapshot({}))
+        builder.give(0, ((0, 10),), one)
+        assert builder.free.tolist() == [[70 if one is whole else 0]]
 
 
 def test_a_limit_that_changes_counts_at_once() -> None:

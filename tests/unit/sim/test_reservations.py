@@ -78,8 +78,8 @@ def test_the_reserved_part_is_bounded_but_one_pod_has_a_reservation() -> None:
 def test_nothing_is_reserved_where_the_pod_fits_on_no_empty_node() -> None:
     cluster, pods = filled(1)
     reservations = Reservations(cluster, 1.0)
-    reservations.renew(late(Request(8, 3)), pods, 5.0)
-    assert reservations.on(0) == []
+    reservations.renew(late(Request(8, 3), BOTH), pods, 5.0)
+    assert reservations.on(0) == [BOTH.kind], "and it takes no room from the next"
 
 
 @pytest.mark.parametrize("policy", ["binpack", "auto"])

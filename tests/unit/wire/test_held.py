@@ -38,6 +38,11 @@ def test_the_end_is_told_as_a_time_of_day() -> None:
     assert RESERVED.until_text == (
         "it is bound; reserved since 11:26:40 UTC, expected to be free at 14:13:20 UTC"
     )
+    long_ago = replace(RESERVED, reserved_since=1_789_900_000.0)
+    assert long_ago.until_text == (
+        "it is bound; reserved since 2026-09-20 10:26:40 UTC, expected to be free at "
+        "2026-09-21 14:13:20 UTC"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_of
-from tests.unit.core.clusters import node
+from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.follow.test_watch_handlers import event
 from tests.unit.extender.kit import pod_json, read_pod
 from tests.unit.extender.moves.world import EPOCH, SIZE, Json, stamp
@@ -61,6 +61,8 @@ class ReserverWorld(FilterWorld):
     def made(self, name: str, devices: int = 1, *, age: float, **spec: Any) -> Json:
         units = spec.pop("units", SIZE * devices)
         pod = pod_json(name, units)
+        resources = pod["spec"]["containers"][0]["resources"]
+        resources["requests"] = resources["limits"] | {"cpu": spec.pop("cpu", "0")}
         pod["metadata"] |= {
             "namespace": spec.pop("namespace", "team"),
             "labels": {ALIYUN.count: str(devices)} | spec.pop("labels", {}),
@@ -178,6 +180,16 @@ def test_the_reserved_part_is_bounded_and_no_smaller_pod_overtakes() -> None:
     assert world.round() == {"urgent": "n00", "second": "n01"}
 
 
+def test_a_large_pod_that_may_have_no_place_blocks_no_other_pod() -> None:
+    world = ReserverWorld(*"abcdef")
+    world.full()
+    world.waits("first", age=4 * AFTER)
+    gated = world.waits("gated", age=3 * AFTER)
+    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    world.waits("small", 1, units=6, age=2 * AFTER)
+    assert world.round() == {"first": "a", "small": "b"}
+
+
 def test_one_pod_has_a_reservation_however_large() -> None:
     world = ReserverWorld("a")
     world.full()
@@ -274,6 +286,29 @@ def test_another_node_is_reserved_when_that_opens_earlier_by_now() -> None:
     assert world.holds.reservations()[0].since == since
 
 
+def test_a_place_with_free_devices_stays_reserved_while_its_node_lacks_cpu() -> None:
+    world = ReserverWorld("a", "b", cards=3)
+    for place in world.nodes:
+        world.resources.node_states.put(state_of(node(place, SIZE, SIZE, SIZE, cpu=4000)))
+    for device in range(3):
+        world.runs(f"a-{device}", "a", device, cpu="1")
+        world.runs(f"b-{device}", "b", device)
+    world.waits("late", cpu="4")
+    assert world.round() == {"late": "b"}, "a needs three ends for its CPU"
+    for device in range(2):
+        world.runs(f"a-{device}", "a", device, cpu="1", activeDeadlineSeconds=7300)
+    world.runs("a-2", "a", 2, cpu="1", activeDeadlineSeconds=9000)
+    assert world.round() == {"late": "a"}
+    world.ends("a-0")
+    world.ends("a-1")
+    for device in range(3):
+        world.runs(f"b-{device}", "b", device, activeDeadlineSeconds=7500)
+    assert world.round() == {"late": "a"}
+    (hold,) = world.holds.reservations()
+    assert hold.reserved is not None
+    assert hold.reserved.shares == ((0, SIZE), (1, SIZE))
+
+
 def test_a_free_place_that_kube_scheduler_does_not_use_is_given_up() -> None:
     world = ReserverWorld("a", "b", "c")
     world.full()
@@ -360,6 +395,10 @@ def test_a_place_of_a_plan_of_moves_stays_and_a_reservation_outlasts_plans() -> 
     holder, holds = claimant_of(world, "late"), world.holds
     holds.reserve(holder, "b", ((0, 16), (1, 16)), until=world.now + 300, now=world.now)
     assert world.round() == {}
+    assert world.reserver.state()["reservations_total"] == 0
+    world.waits("later", age=AFTER)
+    assert world.round() == {"later": "a"}, "the pod with a plan takes no room"
+    world.ends("later")
     holds.end_reservation("uid-late")
     assert [hold.node for hold in holds.live()] == ["b"]
     holds.release()

@@ -365,7 +365,10 @@ function held(node) {
 function until(each) {
   const time = (stamp) => new Date(stamp).toLocaleTimeString();
   if (each.reservedSince) {
-    return `until it is bound; reserved since ${time(each.reservedSince)}, expected to be free at ${time(each.until)}`;
+    const day = (stamp) => new Date(stamp).toDateString();
+    const text = day(each.reservedSince) === day(each.until) ? time :
+      (stamp) => new Date(stamp).toLocaleString();
+    return `until it is bound; reserved since ${text(each.reservedSince)}, expected to be free at ${text(each.until)}`;
   }
   return each.until ? `until ${time(each.until)}` :
     "until kube-scheduler binds it or gives it up";
