@@ -7,7 +7,8 @@ books alone.
 Tested in `tests/unit/extender/verbs/test_offers.py`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 
@@ -47,6 +48,8 @@ class HeldSnapshot(Snapshot):
     stamps: Ints
     """int64 (N,) a number that differs after each change of the row, in any builder; 0 for a row
     that equals the books."""
+    reopened: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """By (row, device): units that the books do not offer, and that are free since `give`."""
 
     @property
     def rows(self) -> Rows:
@@ -61,7 +64,10 @@ class HeldSnapshot(Snapshot):
     @cached_property  # type: ignore[misc]  # computed on demand, not passed to the constructor
     def used(self) -> Ints:
         """int64 (N, D): units in use or held; all units of a device that a hold has alone."""
-        return self.base.used + (self.base.free - self.free)
+        used = self.base.used + (self.base.free - self.free)
+        for place, units in self.reopened.items():
+            used[place] += units
+        return used
 
     def differing_rows(self, snapshot: "HeldSnapshot") -> Rows:
         """Return intp (K,): the rows that may differ from those of another held snapshot of the
@@ -90,6 +96,7 @@ class HeldSnapshotBuilder:
         self.cpu_free = values.cpu_free.copy()
         self.memory_free = values.memory_free.copy()
         self.workloads: Workloads = values.workloads.copy()
+        self.reopened: dict[tuple[int, int], int] = {}
         self._percents_used: tuple[PercentArray, ...] | None = None
         self.changed_rows: set[int] = set()
         if start is None:
@@ -97,6 +104,7 @@ class HeldSnapshotBuilder:
             self.stamps = np.zeros(len(base.names), dtype=np.int64)
             return
         self.is_held, self.stamps = start.is_held.copy(), start.stamps.copy()
+        self.reopened |= start.reopened
         if start.takes_percents:
             self._percents_used = tuple(array.copy() for array in start.percents_used)
         rows = np.flatnonzero(base.row_generation != start.base.row_generation)
@@ -161,6 +169,7 @@ class HeldSnapshotBuilder:
         opened = was_closed & ~closed
         unused = np.maximum(capacity - self.base.used[row], 0) - self.base.free[row]
         free[opened] += unused[opened]
+        self.reopened |= {(row, at): int(unused[at]) for at in np.flatnonzero(opened).tolist()}
         free[closed | ~self.base.open[row]] = 0
 
     def _closed(self, row: int) -> Bools:
@@ -182,11 +191,15 @@ class HeldSnapshotBuilder:
         self.stamps[rows] = 0
         for name in _COPIED_ARRAYS:
             getattr(self, name)[rows] = getattr(self.base, name)[rows]
-        for row in np.atleast_1d(rows).tolist() if self.workloads else ():
-            if row in self.base.workloads:
-                self.workloads[row] = self.base.workloads[row]
-            else:
-                self.workloads.pop(row, None)
+        if self.workloads or self.base.workloads:
+            for row in np.atleast_1d(rows).tolist():
+                if row in self.base.workloads:
+                    self.workloads[row] = self.base.workloads[row]
+                else:
+                    self.workloads.pop(row, None)
+        if self.reopened:
+            gone = {*np.atleast_1d(rows).tolist()}
+            self.reopened = {at: units for at, units in self.reopened.items() if at[0] not in gone}
         if self._percents_used is not None:
             for used, of_base in zip(self._percents_used, self.base.percents_used, strict=True):
                 used[rows] = of_base[rows]
@@ -205,6 +218,7 @@ class HeldSnapshotBuilder:
         # With the properties that the books have computed, such as `open`.
         values = vars(snapshot)
         values.update(vars(self.base) | arrays, base=self.base, workloads=self.workloads)
+        values["reopened"] = self.reopened
         del values["used"]
         if percents_used:
             values.update(percents_used=percents_used, any_percents=True)

@@ -308,7 +308,8 @@ class Request:
         for amount, total, shares in zip(
             PERCENT_AMOUNTS, self._percent_totals, self.percent_containers, strict=True
         ):
-            is_even = all(
+            # Without shares of containers the percents are those of sidecars or init containers.
+            is_even = bool(shares) and all(
                 percent * self.total == total * of_container.get(container, 0)
                 for container, percent in shares
             )

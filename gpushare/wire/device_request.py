@@ -288,6 +288,11 @@ def _check_percents(index: int, total: int, request: Request, names: Names) -> N
         )
     if any(container not in units for container, _ in of_containers):
         raise MessageError(_without_memory(index, names))
+    if amount.is_memory and request.inits:
+        raise MessageError(
+            f"{resource}: a sidecar or init container of the pod has {names.resource}, which cannot"
+            f" be beside {amount.name}: ask for it in the containers alone"
+        )
     if request.split:
         if not has_own_devices(request) or any(
             percent * devices != total for _, percent in of_containers
@@ -297,6 +302,12 @@ def _check_percents(index: int, total: int, request: Request, names: Names) -> N
                 " container has a device of its own, and as much of each: write"
                 f" {SPLIT}: {OWN_DEVICES}, and as much {resource} in each container"
             )
+    elif amount.is_memory and not _is_in_proportion(total, dict(of_containers), units):
+        raise MessageError(
+            f"{resource}: each container needs {amount.name} in proportion to its {names.resource},"
+            f" since the memory is charged for the pod as a whole; the pod has {total}"
+            f" {amount.name} for {request.total}"
+        )
     elif devices > 1 and any(
         percent * request.total != total * units[container] for container, percent in of_containers
     ):
@@ -305,3 +316,13 @@ def _check_percents(index: int, total: int, request: Request, names: Names) -> N
             f" of different devices, so each needs {amount.name} in proportion to its"
             f" {names.resource}; the pod has {total} {amount.name} for {request.total}"
         )
+
+
+def _is_in_proportion(total: int, percents: Mapping[int, int], units: Mapping[int, int]) -> bool:
+    """Return whether each container with units has as large a part of the percents as of the units:
+    then the larger of both, summed over the containers, is the larger of both sums.
+    """
+    of_all = sum(units.values())
+    return all(
+        percents.get(container, 0) * of_all == total * own for container, own in units.items()
+    )

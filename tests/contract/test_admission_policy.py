@@ -99,8 +99,8 @@ def test_the_message_is_the_line_to_add() -> None:
     config = scheduler_file(file)
     assert config.scheduler_names == (name,)
     resources = [r.name for entry in config.extenders for r in entry.managed_resources]
-    # Compute is never asked for without memory, which tells the pods.
-    assert resources == [MEM, ALIYUN.cores]
+    # Percents are never asked for without memory, which tells the pods.
+    assert resources == [MEM, *(percent.resource for percent in ALIYUN.percents)]
     assert MEM in validation["message"]
     assert MEM in spec()["matchConditions"][0]["expression"]
 

@@ -147,6 +147,14 @@ def test_a_held_place_counts_until_the_row_is_reset() -> None:
     assert view.workloads == {0: {"web": (0,)}}
 
 
+def test_a_builder_that_goes_on_knows_the_new_pods_of_a_workload() -> None:
+    tally = arrays_of()
+    start = held(tally.snapshot({}), (1, ((1, 4),), replace(POD, apart=None))).build()
+    tally.add(Charge("n0", POD, ((0, 4),)))
+    view = tally.snapshot({})
+    assert HeldSnapshotBuilder(view, start).workloads == view.workloads == {0: {"web": (0,)}}
+
+
 def test_the_place_of_a_pod_that_yields_is_free_for_the_workload() -> None:
     view = arrays_of((POD, "n0", 0), (POD, "n0", 1)).snapshot({})
     builder = HeldSnapshotBuilder(view)

@@ -83,6 +83,17 @@ def test_a_device_with_the_most_sharers_has_all_its_unused_memory_when_a_pod_lea
         builder = HeldSnapshotBuilder(tally.snapshot({}))
         builder.give(0, ((0, 10),), one)
         assert builder.free.tolist() == [[70 if one is whole else 0]]
+    assert builder.build().used.tolist() == [[20]]
+
+
+def test_a_device_that_a_pod_alone_leaves_is_unused() -> None:
+    tally = arrays(16)
+    whole = Request(1, 1, percents=compute(100))
+    tally.add(Charge("n", whole, ((0, 1),)))
+    builder = HeldSnapshotBuilder(tally.snapshot({}))
+    builder.give(0, ((0, 1),), whole)
+    assert builder.build().used.tolist() == [[0]]
+    assert fits_somewhere(builder.build(), whole)
 
 
 def test_a_limit_that_changes_counts_at_once() -> None:

@@ -273,3 +273,53 @@ def test_two_names_of_one_wish_that_differ_are_told() -> None:
         "gpushare.io/use-models and nvidia.com/use-gputype mean the same and differ: leave out one"
         " of them"
     )
+
+
+SHARE = "aliyun.com/gpu-mem.percentage"
+
+
+@pytest.mark.parametrize(
+    ("main", "other", "init", "words"),
+    [
+        ({"gpu-mem": 1, "gpu-mem.percentage": 50}, {"gpu-mem": 50}, {}, "in proportion"),
+        (
+            {"gpu-mem": 2, "gpu-mem.percentage": 20},
+            {"gpu-mem": 1, "gpu-mem.percentage": 20},
+            {},
+            "in proportion",
+        ),
+        ({"gpu-mem": 1, "gpu-mem.percentage": 50}, {}, {"gpu-mem": 9}, "sidecar or init container"),
+        ({"gpu-mem": 1, "gpu-mem.percentage": 50}, {}, {"gpu-mem.percentage": 9}, SHARE),
+        (
+            {"gpu-mem": 2, "gpu-mem.percentage": 40},
+            {"gpu-mem": 1, "gpu-mem.percentage": 20},
+            {},
+            "",
+        ),
+        ({"gpu-mem": 1, "gpu-mem.percentage": 50}, {}, {}, ""),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_containers_have_no_more_percent_than_the_pod_is_charged(
+    main: dict[str, int], other: dict[str, int], init: dict[str, int], words: str, count: int
+) -> None:
+    """The device plug-in gives each container the larger of its units and percents."""
+
+    def container(amounts: dict[str, int]) -> dict[str, object]:
+        limits = {f"aliyun.com/{name}": str(value * count) for name, value in amounts.items()}
+        return {"name": "c", "image": "x", "resources": {"limits": limits}}
+
+    body = {
+        "metadata": {
+            "name": "web",
+            "namespace": "default",
+            "uid": "web",
+            "annotations": {ALIYUN.count: str(count)},
+        },
+        "spec": {
+            "containers": [container(main), container(other)],
+            "initContainers": [{**container(init), "restartPolicy": "Always"}],
+        },
+    }
+    text = mistake_of(read_pod(body), ALIYUN, "GiB", lambda: 16)
+    assert words in text if words else not text

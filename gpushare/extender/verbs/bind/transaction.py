@@ -56,9 +56,10 @@ _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
 """Attempts in all; in the later ones the chosen devices only have to fit."""
 
 _device_demand = attrgetter(
-    *("units", "devices", "split", "containers", "inits", "percents", "percent_containers")
+    *("units", "devices", "split", "containers", "inits", "percents", "percent_containers"),
+    *("cards", "apart"),
 )
-"""The part of a request that a charge on devices depends on."""
+"""The part of a request that a charge on devices, and the choice of these, depend on."""
 _NOTHING = Request()
 
 NO_LEAD = "this gpushare extender does not lead (any more)"
