@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Take -o=json for -ojson, as pflag does, which kubectl uses; argparse keeps the sign."""
         words = [
-            word[:2] + word[3:] if word[2:3] == "=" and word[:2] in _SHORT else word
+            word[:2] + word[3:] if word[2:3] == "=" and word[3:] and word[:2] in _SHORT else word
             for word in (sys.argv[1:] if args is None else args)
         ]
         return super().parse_known_args(words, namespace or argparse.Namespace())

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 _STATEFUL_SET_LABEL = "statefulset.kubernetes.io/pod-name"
 _DAEMON_SET_LABEL = "controller-revision-hash"
-_OF_CRON_JOB = re.compile(r"(.+)-\d{8,}")
-"""A CronJob calls a Job NAME-MINUTES, with the minutes since the epoch."""
+_OF_CRON_JOB = re.compile(r"(.+)-(?:2[6-9]|[3-9]\d)\d{6}")
+"""A CronJob calls a Job NAME-MINUTES, with the minutes since the epoch. Dates have 8 digits, too,
+and begin with 20."""
 
 
 def deployment_of(pod: str, labels: Mapping[str, str]) -> tuple[str, str]:

@@ -195,8 +195,10 @@ class Collector:
             return facts.ListedKueue()
         if not objects.read_kueue(checks).checks:
             return facts.ListedKueue()
+        # The extender's own account may not list topologies.
         flavors, topologies = (
-            [*self._items(f"{KUEUE}/{kind}")] for kind in ("resourceflavors", "topologies")
+            self._items_if_allowed(f"{KUEUE}/{kind}", [])
+            for kind in ("resourceflavors", "topologies")
         )
         return objects.read_kueue(checks, flavors, topologies)
 

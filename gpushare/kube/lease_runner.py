@@ -72,10 +72,10 @@ class LeaseRunner:
 
     def earlier_end(self) -> float:
         """Return when the term of the holder of our Lease before us ended, in monotonic seconds;
-        NaN if there was none, or the Lease is kube-scheduler's.
+        NaN if there was none, inf if that is unknown: the Lease is kube-scheduler's.
         """
         machine = self._machine
-        return machine.earlier_end if isinstance(machine, election.Elector) else math.nan
+        return machine.earlier_end if isinstance(machine, election.Elector) else math.inf
 
     def start(self) -> None:
         """Start the thread."""

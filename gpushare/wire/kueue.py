@@ -280,10 +280,13 @@ def read_check(item: AdmissionCheck) -> CheckRecord | None:
 
 
 def admitted_pod(pod: Pod) -> AdmittedPod | None:
-    """Return the pod as one of an admitted workload; None for any other pod."""
+    """Return the pod as one of an admitted workload; None for any other pod, and for one that is
+    being deleted: another one comes in its place.
+    """
     metadata, spec = pod.metadata or Metadata(), pod.spec or objects.PodSpec()
     name = (metadata.annotations or {}).get(_WORKLOAD)
-    if not name or spec.scheduling_gates or has_ended(pod):
+    is_going = has_ended(pod) or metadata.deletion_timestamp
+    if not name or spec.scheduling_gates or is_going:
         return None
     pod_set = (metadata.labels or {}).get(_POD_SET, "")
     selector = frozenset((spec.node_selector or {}).items())

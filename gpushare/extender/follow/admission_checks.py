@@ -387,6 +387,9 @@ class AdmissionChecks(LoopPart):
         """Send a verdict, and keep it until the watch shows another version of the workload."""
         uid = workload.ref.uid
         self._sent[uid] = sent
+        if sent.state == READY:
+            # A later wait is not ours to end, such as the back-off of pods that are not ready.
+            self._refused.pop(uid, None)
         try:
             is_taken = self._write(_status_path(workload), sent.body, uid)
         except ApiError as error:

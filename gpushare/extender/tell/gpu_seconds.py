@@ -104,6 +104,8 @@ class GpuSeconds(Part):
         """Return the seconds since the last count of any process, 0 if unknown."""
         end, last = self._earlier_end(), self._last_end
         self._last_end = end
+        if math.isinf(end):
+            return 0.0
         if not math.isnan(end) and end != last:
             return now - end
         return now - self._counted_until if self._counted_until is not None else 0.0

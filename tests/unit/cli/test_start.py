@@ -74,3 +74,8 @@ def test_an_option_is_written_alike_in_every_command(command: str) -> None:
     if command != "scheduler-config":
         values = parser_of(command).parse_args([*words, "-o=json", "--unit=MiB"])
         assert (values.output, values.unit) == ("json", "MiB")
+
+
+def test_an_empty_value_takes_no_other_word() -> None:
+    values = parser_of("explain").parse_args(["-n=", "web-0"])
+    assert values.namespace == ""

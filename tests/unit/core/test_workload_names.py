@@ -13,6 +13,7 @@ from gpushare.core.workload_names import deployment_of, workload_name
         ("train-x7k2p", {"batch.kubernetes.io/job-name": "train"}, "Job/train"),
         ("train-x7k2p", {"job-name": "train"}, "Job/train"),
         ("nightly-29012345-x7k2p", {"job-name": "nightly-29012345"}, "CronJob/nightly"),
+        ("train-20261129-x7k2p", {"job-name": "train-20261129"}, "Job/train-20261129"),
         (
             "db-0",
             {"statefulset.kubernetes.io/pod-name": "db-0", "controller-revision-hash": "db-5f"},

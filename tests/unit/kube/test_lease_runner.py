@@ -108,7 +108,7 @@ def test_the_end_of_the_term_of_the_holder_before_is_kept(
 def test_of_a_lease_of_kube_scheduler_no_end_is_told(client: KubeClient) -> None:
     machine = SchedulerLease("host", 0.1)
     runner = LeaseRunner(client, machine, namespace="kube-system", name="kube-scheduler")
-    assert math.isnan(runner.earlier_end())
+    assert math.isinf(runner.earlier_end())
 
 
 def test_the_log_tells_when_it_leads_and_when_no_more(

@@ -286,6 +286,7 @@ def test_a_pod_of_an_admitted_workload_counts_once_schedulers_may_bind_it() -> N
         {"spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/topology"}]}},
         {"status": {"phase": "Succeeded"}},
         {"metadata": {"namespace": "team"}},
+        {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
     ):
         assert admitted_pod(decoded(PODS, pod | change)) is None
 

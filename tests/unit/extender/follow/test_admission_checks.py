@@ -218,6 +218,24 @@ def test_a_refused_workload_is_tried_again_once_the_books_have_room() -> None:
     assert world.state("large") == "Ready"
 
 
+def test_a_wait_after_a_ready_is_left_to_kueue() -> None:
+    """As of pods that were not ready in time."""
+    world = World(["a"])
+    world.runs("ten", 10, "a")
+    world.comes("large", 12)
+    world.round()
+    world.evict("large")
+    world.ends("ten")
+    world.reserve("large")
+    world.round()
+    assert world.state("large") == "Ready"
+    world.evict("large")
+    world.calls.clear()
+    world.round()
+    world.round()
+    assert world.calls == []
+
+
 def test_room_for_one_wakes_one() -> None:
     world = World(["a"])
     world.runs("ten", 10, "a")

@@ -248,6 +248,21 @@ def test_the_next_leader_counts_from_the_end_of_the_term_before(age: float, seco
     assert values == {("team",): pytest.approx(seconds + 9)}
 
 
+def test_the_time_without_the_lease_of_kube_scheduler_is_not_counted() -> None:
+    counted = one_node()
+    counted.pod("a", 10, ((0, 10),))
+    counted.earlier_end = math.inf
+    counted.tick()
+    for _ in range(2):
+        counted.tick(1000, is_ready=False)
+        counted.tick(1000, is_ready=False)
+        counted.tick()
+    counted.tick(7)
+    values = counted.seconds("namespace_gpu_seconds", "namespace")
+    # A second at which the process was ready begins the time until it is not.
+    assert values == {("team",): pytest.approx(2007)}
+
+
 def test_a_node_that_is_gone_counts_no_more() -> None:
     counted = one_node()
     counted.pod("a", 10, ((0, 10),))
