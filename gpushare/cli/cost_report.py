@@ -26,7 +26,7 @@ from gpushare.cli.gpu_hours import (
     matchers_of,
     read_report,
 )
-from gpushare.cli.parsers import BY_MODEL, report_parser
+from gpushare.cli.parsers import BY_MODEL, BY_NAMESPACE, report_parser
 from gpushare.cli.prometheus import Prometheus, seconds_of
 from gpushare.cli.rightsize import margin_of, read_sizes, sizes_document, sizes_table
 from gpushare.cli.tables import align
@@ -50,6 +50,8 @@ def _run(options: argparse.Namespace) -> None:
         check_namespace(options.namespace)
     if options.namespace and options.by == BY_MODEL:
         raise SettingsError("--namespace goes with --by namespace or workload")
+    if options.rightsize and (options.by != BY_NAMESPACE or options.prices):
+        raise SettingsError("--rightsize goes without --by and --prices")
     check_unit(options.unit)
     margin_of(options.margin)
     prices = prices_of(options.prices)
@@ -64,6 +66,8 @@ def _run(options: argparse.Namespace) -> None:
 
 def _report(window: Window, options: argparse.Namespace, prices: Mapping[str, float]) -> str:
     report = read_report(window, options.by, options.namespace)
+    if options.namespace and not report.rows:
+        window.prometheus.warn(f"no pod of the namespace {options.namespace} is known")
     warnings = window.prometheus.warnings
     models = {*report.idle, *(model for row in report.rows.values() for model in row.by_model)}
     unpriced = sorted(model for model in models if prices and price_of(model, prices) is None)
@@ -77,6 +81,8 @@ def _report(window: Window, options: argparse.Namespace, prices: Mapping[str, fl
 def _rightsized(window: Window, options: argparse.Namespace) -> str:
     margin, unit = margin_of(options.margin), mib_of(options.unit)
     sizes = read_sizes(window, options.namespace, margin, unit)
+    if not sizes:
+        window.prometheus.warn(f"no pod of the namespace {options.namespace} is known")
     if options.output:
         document = sizes_document(sizes, options.margin, window.seconds)
         return dumped(document | {"warnings": window.prometheus.warnings}, options.output)

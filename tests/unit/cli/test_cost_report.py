@@ -203,6 +203,8 @@ def test_names_from_prometheus_cannot_write_to_the_terminal(run: Run) -> None:
         (["--prices", "A=nan"], "--prices"),
         (["--prices", "/nowhere"], "/nowhere"),
         (["--token-file", "/nowhere"], "/nowhere"),
+        (["--rightsize", "--by", "workload"], "--rightsize"),
+        (["--rightsize", "--prices", "A=1"], "--rightsize"),
     ],
 )
 def test_a_wrong_command_line_is_told_before_anybody_is_asked(

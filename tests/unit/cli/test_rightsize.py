@@ -103,6 +103,12 @@ def test_without_names_of_workloads_each_pod_stands_for_itself(
     assert "--metrics-detail pods" in printed.err
 
 
+def test_a_namespace_without_pods_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with prometheus_server(dict.fromkeys(ANSWERS, ())) as server:
+        assert main(["--prometheus", server.url, "-n", "typo", "--rightsize"]) == 0
+    assert "no pod of the namespace typo is known" in capsys.readouterr().err
+
+
 def test_without_figures_of_containers_it_says_what_to_set_up(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
