@@ -50,7 +50,7 @@ _QUIET = 2.0
 
 _FIRST_WITH_CLAIMS = 34
 _DRIVER = "cards.example.com"
-_LAST = "      - name: aliyun.com/gpu-core.percentage\n        ignoredByScheduler: false\n"
+_LAST = "      - name: aliyun.com/gpu-mem.percentage\n        ignoredByScheduler: true\n"
 _BINDS_EVERY_POD = {
     "urlPrefix: ": "urlPrefix: &ours ",
     "    bindVerb: bind\n": "",
