@@ -107,8 +107,8 @@ def test_the_pod_of_the_rehearsal_passes_the_policy_and_fits_the_node_of_the_pag
 
 def test_the_quota_is_what_kubernetes_takes() -> None:
     check_schema(QUOTA)
-    both = [f"requests.{name}" for name in (ALIYUN.resource, ALIYUN.cores)]
-    assert [*QUOTA["spec"]["hard"]] == both
+    names = (ALIYUN.resource, *(percent.resource for percent in ALIYUN.percents))
+    assert [*QUOTA["spec"]["hard"]] == [f"requests.{name}" for name in names]
 
 
 def test_the_pod_of_the_check_is_refused() -> None:

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from gpushare.cli import defrag_apply
-from gpushare.core import openings
+from gpushare.core.openings import ReservedPart
 from gpushare.explain.moves import Answer, Pause, Run, Stop, Stopped
 from gpushare.extender.moves.mover import Mover
 from gpushare.extender.moves.reserver import Reserver
@@ -102,15 +101,11 @@ def writes_down_too_late(original: Any) -> Any:
     return late
 
 
-@mutant("M9", "pods that wait for long reserve the whole cluster", Reserver, "_choose",
+@mutant("M9", "pods that wait for long reserve the whole cluster", ReservedPart, "allows",
         test=f"{_RESERVED}::"
         "test_the_reserved_part_is_bounded_and_no_smaller_pod_overtakes")  # fmt: skip
-def reserves_everything(original: Any) -> Any:
-    def choose(*of: Any) -> None:
-        with patch.object(openings, "MOST_PART", 1.0):
-            original(*of)
-
-    return choose
+def reserves_everything(_original: Any) -> Any:
+    return lambda *_of: True
 
 
 @mutant("M10", "a free place stays reserved for a pod that never comes", Reserver, "_why_ended",
