@@ -24,7 +24,14 @@ from urllib3.exceptions import HTTPError, SSLError
 
 from gpushare.errors import ApiError, ApiTooLarge, ApiUnavailable, ApiUnreachable, SettingsError
 from gpushare.kube import responses
-from gpushare.kube.session import ConnectionFlags, Session, TooLateError, load, send_deadline
+from gpushare.kube.session import (
+    ConnectionFlags,
+    Session,
+    TooLateError,
+    load,
+    reading,
+    send_deadline,
+)
 from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
@@ -245,12 +252,8 @@ class KubeClient:
         with self._reload_lock:
             if self._loaded_at >= since:
                 return self._session
-            reading = self._reading
-            if reading is None or not reading.is_alive():
-                reading = threading.Thread(target=self._read, name="credentials", daemon=True)
-                self._reading = reading
-                reading.start()
-        reading.join(max(deadline - time.monotonic(), 0.0))
+            self._reading = thread = reading(self._reading, self._read)
+        thread.join(max(deadline - time.monotonic(), 0.0))
         return self._session
 
     def _read(self) -> None:

@@ -17,7 +17,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
@@ -224,14 +224,12 @@ class Session:
         old token stays, and the server answers 401 to a bad one.
         """
         with self._lock:
-            now, check = time.monotonic(), self._check
-            if check is not None and not check.is_alive():  # after a fork
-                check = None
-            if check is None and now - self._checked > _TOKEN_CHECK_SECONDS:
-                check = threading.Thread(target=self._check_token, name="credentials", daemon=True)
-                self._checked, self._check = now, check
-                check.start()
-            last_moment = self._checked + _TOKEN_WAIT_SECONDS
+            now, before = time.monotonic(), self._check
+            if now - self._checked > _TOKEN_CHECK_SECONDS:
+                self._check = reading(before, self._check_token)
+                if self._check is not before:
+                    self._checked = now
+            check, last_moment = self._check, self._checked + _TOKEN_WAIT_SECONDS
         if check is not None:
             check.join(max(last_moment - now, 0.0))
         authorization = self._authorization
@@ -249,7 +247,19 @@ class Session:
         except Exception as error:  # a plug-in may raise anything
             log.warning(Line("credentials not refreshed", error=one_line(error)))
         with self._lock:
-            self._checked, self._check = time.monotonic(), None
+            self._checked = time.monotonic()
+
+
+def reading(running: threading.Thread | None, read: Callable[[], None]) -> threading.Thread:
+    """Return the thread that reads credentials: the running one, else a new one.
+
+    An exec plug-in may hang, so no call reads by itself. After a fork no thread runs.
+    """
+    if running is not None and running.is_alive():
+        return running
+    thread = threading.Thread(target=read, name="credentials", daemon=True)
+    thread.start()
+    return thread
 
 
 def load(flags: ConnectionFlags, pool_size: int, user_agent: str) -> Session:
