@@ -399,7 +399,11 @@ def test_a_quota_bounds_memory_and_compute_of_a_namespace(strict: Objects) -> No
     quota = yaml.safe_load(block)
     quota["metadata"]["namespace"] = "default"
     amounts = quota["spec"]["hard"]
-    assert amounts == {f"requests.{MEM}": "64", f"requests.{CORES}": "400"}
+    assert amounts == {
+        f"requests.{MEM}": "64",
+        f"requests.{CORES}": "400",
+        "requests.aliyun.com/gpu-mem.percentage": "0",
+    }
     strict.api.create(path, quota)
     try:
         used = dict.fromkeys(amounts, "0")
