@@ -1,5 +1,7 @@
 """A percentage of memory costs other units on each size of device, wherever units are counted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -144,7 +146,7 @@ def test_the_books_tell_the_charged_units_and_check_the_part() -> None:
         ((0, 10),),
         ((0, 1),),
     )
-    with pytest.raises(InsufficientMemory, match="60 % of its memory"):
+    with pytest.raises(InsufficientMemory, match="device 0 has no room for 60 % of the memory"):
         ledger.assume(PodRef("ns", "b", "b"), SIXTY, Allocation("small", (0,), (1,)), 0.0)
     ledger.check()
 
@@ -152,3 +154,13 @@ def test_the_books_tell_the_charged_units_and_check_the_part() -> None:
 def test_the_best_place_is_in_requested_units() -> None:
     chosen = place(arrays().snapshot({}), "large", SIXTY, Ranking(NoPreference()))
     assert chosen.shares == ((0, 1),)
+
+
+def test_the_refusal_of_a_node_says_the_percentage() -> None:
+    view = arrays(Charge("small", Request(7, 1), ((0, 7),))).snapshot({})
+    with pytest.raises(InsufficientMemory) as refused:
+        place(view, "small", replace(SIXTY, percents=with_share(20, 60)), Ranking(NoPreference()))
+    assert str(refused.value).endswith(
+        ": 60 % of the memory on 1 device(s) asked,"
+        " with 20 % of each one's cores (free: 100 %), free by device: 9"
+    )
