@@ -479,6 +479,11 @@ class NodeSpec:
     """The most pods that hold a part of one device."""
 
     @property
+    def has_known_devices(self) -> bool:
+        """Whether the devices are known, though perhaps no pod may be placed on any."""
+        return bool(self.capacity) and self.closed in (None, Reason.BROKEN_SHARERS)
+
+    @property
     def marks_served(self) -> bool:
         """Whether a pod without the mark has not been served.
 
