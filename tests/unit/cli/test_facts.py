@@ -1,6 +1,7 @@
 """inspect reads the same facts of a pod as the extender's books."""
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -13,7 +14,7 @@ from gpushare.wire.pods import observe_pod
 
 
 def both(
-    limits: dict[str, str], annotations: dict[str, str], *inits: dict[str, object]
+    limits: dict[str, str], annotations: dict[str, str], *inits: Mapping[str, object]
 ) -> list[Request]:
     """The request as inspect reads it, and as the books do."""
     pod = {
