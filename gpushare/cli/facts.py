@@ -275,6 +275,9 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
             _annotations(metadata),
             {key: text(value) for key, value in labels.items()},
             names,
+            node_selector={
+                key: text(value) for key, value in mapping(spec.get("nodeSelector")).items()
+            },
         )
     except WireError:
         return replace(

@@ -109,6 +109,13 @@ def charged_units(units: int, percents: Percents, capacity: int = 0) -> int:
     return max(units, -(-memory_percent(percents) * capacity // SHARE.whole))
 
 
+def usable_units(units: int, total: int, limit: int, capacity: int) -> int:
+    """Return the most units that may be used where a pod, or a container, has so many of the pod's
+    units: the pod's limit is distributed like its units, and ends with the device.
+    """
+    return max(units, min(units * limit // total, capacity))
+
+
 def memory_percent(percents: Percents) -> int:
     """Return the percent of the memory of a device."""
     return percents[_SHARE] if percents else 0

@@ -295,7 +295,7 @@ def shape_of(
 
 def resolved(entry: Entry, shape: NodeSpec | None) -> Entry:
     """Return the charge on its node's devices as they are; as it was if they are not known."""
-    if shape is None or shape.closed or not shape.capacity:
+    if shape is None or not shape.has_known_devices:
         return entry
     cover, placement = resolve_devices(entry.cover, shape)
     if cover is entry.cover and placement == entry.placement:

@@ -226,13 +226,6 @@ class LearningScorer(KeepsNothing):
         else:
             self._learned.went(*self._placed.pop(id(placement)), self.now)
 
-    def restart(self) -> None:
-        """Forget all but the running pods, like a restarted process."""
-        self._learned = WorkloadEstimator(self._learned.devices)
-        self._learned.adopt(self._placed.values(), self.now)
-        self.choices = []
-        self.ranking = self._new_ranking()
-
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the score of each device of these rows, fitting or not."""
         return self.ranking.score_devices(snapshot, rows, request)

@@ -41,6 +41,11 @@ _LIMITS: Mapping[str, int | None] = {"": None, "few": FEW_NEIGHBOURS, "any": ANY
 APART = "gpushare.io/apart"
 """Whether the pods of a workload stay on different devices: `required` or `preferred`."""
 
+MEMORY_LIMIT = "gpushare.io/memory-limit"
+"""The most units that the pod may use over all devices, where that is more than the request."""
+LIMITS_LABEL = "gpushare.io/memory-limits"
+"""The label, written by operators, of nodes whose device plug-in holds containers to the limit."""
+
 SPLIT = "gpushare.io/split"
 """The units of each device of an uneven split, such as "10+30", or OWN_DEVICES."""
 OWN_DEVICES = "containers"
@@ -62,6 +67,7 @@ MOST_WISHED = 6 * 1024
 """Characters of all wishes of a pod together."""
 _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NO_HOST = Request()
+_NO_SELECTOR: Mapping[str, str] = {}
 _WITHOUT_MEMORY = (
     "{resource}: {amount.name} are asked for without {names.resource} in the same container; a"
     " device is given out by its memory, and its {amount.name} with it: ask for both"
@@ -95,9 +101,10 @@ def device_request(
     host: Request = _NO_HOST,
     models: tuple[str, ...] = (),
     workload: str = "",
+    node_selector: Mapping[str, str] = _NO_SELECTOR,
 ) -> Request:
     """Return the request of a pod. host: CPU, memory and other resources; models: accepted GPU
-    models; workload: as of `Apart`, "" for none.
+    models; workload: as of `Apart`, "" for none; node_selector: of the pod's spec.
 
     Annotation or label `names.count` splits the memory and the percents evenly over several
     devices, annotation SPLIT splits the memory unevenly. Raises AnnotationError for an annotation
@@ -148,6 +155,7 @@ def device_request(
         split=parts if len(set(parts)) > 1 else (),
         neighbours=_LIMITS[limit],
         apart=_apart(annotations, workload),
+        memory_limit=_memory_limit(sums, annotations, node_selector, names),
     )
     for index, total in enumerate(sums.percents):
         if total:
@@ -169,6 +177,45 @@ def _apart(annotations: Mapping[str, str], workload: str) -> Apart | None:
     if wish not in (None, "required", "preferred"):
         raise AnnotationError(f"{APART}: {wish[:20]!a} is neither 'required' nor 'preferred'")
     return Apart(workload, wish == "required") if wish and workload else None
+
+
+def _memory_limit(
+    sums: ContainerSums,
+    annotations: Mapping[str, str],
+    node_selector: Mapping[str, str],
+    names: Names,
+) -> int:
+    """Return the most units that the pod may use, 0 if no more than the request.
+
+    The node selector keeps the pod on nodes of LIMITS_LABEL: kube-scheduler, autoscalers and the
+    kubelet compare it. Raises AnnotationError for a value that makes no sense.
+    """
+    text = annotations.get(MEMORY_LIMIT)
+    if text is None:
+        return 0
+    limit = strict_number(text, MAX_UNITS)
+    if limit is None:
+        raise AnnotationError(f"{MEMORY_LIMIT}: {text[:20]!a} is not a number of units")
+    if limit < sums.units:
+        raise AnnotationError(
+            f"{MEMORY_LIMIT}: {limit} is less than the {sums.units} {names.resource} that the pod"
+            " asks for: write as much or more"
+        )
+    if any(
+        percent
+        for amount, percent in zip(PERCENT_AMOUNTS, sums.percents, strict=False)
+        if amount.is_memory
+    ):
+        raise AnnotationError(
+            f"{MEMORY_LIMIT}: a pod with a percentage of the memory of a card has no limit in"
+            " units: leave out one of them"
+        )
+    if node_selector.get(LIMITS_LABEL) != "true":
+        raise AnnotationError(
+            f"{MEMORY_LIMIT}: only nodes with the label {LIMITS_LABEL} hold a pod to it: write"
+            f' {LIMITS_LABEL}: "true" into the nodeSelector of the pod'
+        )
+    return limit if limit > sums.units else 0
 
 
 def _parts(sums: ContainerSums, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:

@@ -111,6 +111,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         host=host,
         models=_accepted_models(pod.spec or PodSpec()),
         workload=workload_of(pod) if APART in (metadata.annotations or {}) else "",
+        node_selector=(pod.spec and pod.spec.node_selector) or {},
     )
     return _one_request(request)
 
