@@ -21,6 +21,7 @@ from gpushare.wire import objects
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of, read_toleration
+from gpushare.wire.groups import MAX_MEMBERS
 from gpushare.wire.objects import Metadata, Owner, Pod, own, seconds_of
 from gpushare.wire.placeholders import HOSTNAME
 from gpushare.wire.pods import has_ended, request_among
@@ -221,7 +222,7 @@ class WorkloadRecord:
     pods: tuple[WorkloadPods, ...] = ()
     """The pods that ask for managed resources; of a workload without quota, ()."""
     mistake: str = ""
-    """Why the pods cannot be read, or ""."""
+    """Why the pods cannot be read, or are too many, or ""."""
     on_hosts: bool = False
     """Whether Kueue has chosen nodes by name: the lowest level of the Topology is the host name."""
 
@@ -327,6 +328,8 @@ def read_workload(item: QueuedWorkload, managed_names: Sequence[Names]) -> Workl
         pods = tuple(_pods(metadata, spec, status, managed_names))
     except WireError as error:
         return replace(record, mistake=str(error))
+    if (count := sum(part.count for part in pods)) > MAX_MEMBERS:
+        return replace(record, mistake=f"{count} pods ask for devices: at most {MAX_MEMBERS} may")
     return replace(record, pods=pods, on_hosts=on_hosts)
 
 

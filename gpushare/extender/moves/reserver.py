@@ -5,7 +5,8 @@ a pod that has waited for `after` seconds gets a reservation: the node that is e
 first (core/openings.py) is held for the pod, device by device as these become free, against younger
 pods of no higher priority (verbs/holds.py). The reservations have at most a part of the memory; of
 equal priority the namespace comes first that was served longest ago, then the oldest pod. Nothing
-is stored: a new leader reserves anew by the ages of the pods.
+is stored: a new leader reserves anew by the ages of the pods. The time with closed gates counts
+only where this process did not see the gates.
 
 Tested in `tests/unit/extender/moves/test_reserver.py`.
 """
@@ -131,6 +132,9 @@ class Reserver(LoopPart):
         for resource in self._resources:
             pods = {pod.uid: pod for pod in resource.ledger.waiting()}
             waiting |= pods
+            # The API server keeps no time at which gates were removed.
+            gated_pods = [uid for uid, pod in pods.items() if pod.demands.gated]
+            self._not_before |= dict.fromkeys(gated_pods, now + self._after)
             self._renew(resource, pods)
         namespaces = {pod.ref.namespace for pod in waiting.values()}
         self._not_before = {

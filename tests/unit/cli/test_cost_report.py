@@ -113,8 +113,10 @@ def test_a_line_for_each_workload_with_what_its_pods_used(run: Run) -> None:
             ({"namespace": "red", "pod": "another"}, 360),
         ],
     }
-    code, out, _ = run(answers, "--by", "workload")
+    code, out, err = run(answers, "--by", "workload")
     assert code == 0
+    # The use of a pod without a name cannot be told of its workload, so the report says so.
+    assert err.startswith("warning: red: USED lacks 0.1 GPU-hours of 1 pods whose workloads")
     assert [line.split() for line in out.splitlines()][:3] == [
         ["NAMESPACE", "WORKLOAD", "GPU-HOURS", "COMPUTE", "USED", "USE"],
         ["red", "Deployment/web", "1.0", "0.5", "0.2", "20%"],
