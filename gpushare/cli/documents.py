@@ -141,6 +141,8 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
             "allocated": device.allocated,
             "free": device.free,
         }
+        if device.limits > device.allocated:
+            fields["limits"] = device.limits
         if cores:
             fields["strandedByCores"] = device.stranded
             fields["coresAllocated"] = device.cores

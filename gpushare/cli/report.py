@@ -47,6 +47,8 @@ class DeviceLine:
     """Percent of compute that can still be allocated."""
     stranded: int = 0
     """Units that nobody can get because all compute is allocated."""
+    limits: int = 0
+    """Units that the pods of the device may use together, at least `allocated`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,13 @@ def make_report(
                 else "; its memory counts as 0"
             )
             warnings.append(f"node {node.name}: {node.closed_reason.value}{detail}{lost}")
+    warnings += [
+        f"node {line.name}: the pods of device {device.index} may use {device.limits} {common}"
+        f" together, and it has {device.total}: a program may find no memory within its limit"
+        for line in lines
+        for device in line.devices
+        if device.limits > max(device.total, device.allocated)
+    ]
     if len(used) > 1:
         groups = "; ".join(
             f"{unit}: {', '.join(name for name, node_unit in units.items() if node_unit == unit)}"
@@ -248,11 +257,17 @@ def _node_line(
     node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int, resource: str
 ) -> NodeLine:
     lines = []
-    cores = [0] * len(node.devices)
+    cores, above = [0] * len(node.devices), [0] * len(node.devices)
     for pod in sorted(pods, key=_name_of):
         shares, largest_cores = _shares(pod, node), 0
         capacity = [device.mem for device in node.devices]
         units = pod.request.total
+        for (index, charged), (_, limit) in zip(
+            pod.request.charges_on(shares, capacity),
+            pod.request.limits_on(shares, capacity),
+            strict=True,
+        ):
+            above[index] += (limit - charged) * scale
         if pod.request.percents and shares:
             on_devices = pod.request.percents_on(shares)
             for (index, _), percents in zip(shares, on_devices, strict=True):
@@ -307,6 +322,7 @@ def _node_line(
                 cores=cores[index],
                 cores_free=cores_free,
                 stranded=0 if cores_free else units_free,
+                limits=allocated[index] + above[index],
             )
         )
     closed_reason, state = node.closed_reason.value if node.closed_reason else "", node.state

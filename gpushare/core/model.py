@@ -20,6 +20,7 @@ from gpushare.core.amounts import (
     Percents,
     charged_units,
     of_one_device,
+    usable_units,
 )
 from gpushare.core.selectors import NO_DEMANDS, Demands
 
@@ -202,6 +203,8 @@ class Request:
     """The limit of neighbours; None: that of the cluster."""
     apart: Apart | None = None
     """The wish for devices without pods of the same workload; None: no such wish."""
+    memory_limit: int = 0
+    """The most units that the pod may use over all devices, at least `total`; 0: as charged."""
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -282,6 +285,23 @@ class Request:
         return tuple(
             (device, charged_units(units, percents, *capacity[device : device + 1]))
             for (device, units), percents in zip(shares, self.percents_on(shares), strict=True)
+        )
+
+    def limits_on(self, shares: Shares, capacity: Sequence[int]) -> Shares:
+        """Return the most units that the pod may use on each device of a placement. capacity: of
+        all devices.
+        """
+        charges = self.charges_on(shares, capacity)
+        if not self.memory_limit:
+            return charges
+        return tuple(
+            (
+                device,
+                usable_units(
+                    units, self.total, self.memory_limit, sum(capacity[device : device + 1])
+                ),
+            )
+            for device, units in charges
         )
 
     @property

@@ -18,6 +18,7 @@ from gpushare.device_plugin.pods import Pods
 from gpushare.errors import ApiUnreachable, SettingsError
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
+from gpushare.wire.device_request import LIMITS_LABEL, MEMORY_LIMIT
 from gpushare.wire.objects import PODS, STARTED_PODS, Pod
 from gpushare.wire.whole_card import WHOLE_CARD
 from tests.support.scripted_api import ScriptedApi
@@ -181,6 +182,15 @@ def test_who_has_a_whole_card_exceeds_nothing_by_using_it(world: World) -> None:
     world.run(pod_json(1, cores=(100,), annotations={WHOLE_CARD: "true"}), [11])
     world.processes["GPU-0"] = {11: 12 * GIB}
     assert world.look() == [("c0", "GPU-0", 16384, 12288, None)]
+    assert world.messages == []
+
+
+def test_who_keeps_a_limit_above_its_request_exceeds_nothing(world: World) -> None:
+    body = pod_json(4, annotations={MEMORY_LIMIT: "8"})
+    body["spec"]["nodeSelector"] = {LIMITS_LABEL: "true"}
+    world.run(body, [11])
+    world.processes["GPU-0"] = {11: 7 * GIB}
+    assert world.look() == [("c0", "GPU-0", 8192, 7168, None)]
     assert world.messages == []
 
 

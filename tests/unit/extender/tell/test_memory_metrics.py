@@ -99,6 +99,23 @@ def test_a_pod_holds_the_part_of_its_card_that_it_asks_for() -> None:
     assert told(resources, "pods", "pod") == {("ns", "a", "n"): 1024, ("ns", "lost", "n"): 1}
 
 
+def test_limits_above_requests_are_told_by_device() -> None:
+    def limits(resources: ManagedResources) -> dict[tuple[str, str], float]:
+        text = Metrics(resources, GIB, dict).text().decode()
+        return {
+            (sample.labels["node"], sample.labels["device"]): sample.value / GIB
+            for family in text_string_to_metric_families(text)
+            if family.name == "gpushare_device_memory_limits_bytes"
+            for sample in family.samples
+        }
+
+    assert limits(holding(*FEW)) == {}
+    more = Request(4, 1, memory_limit=4095)
+    resources = holding(*FEW, ("ns", "more", more, ((1, 4),)))
+    # 4, 3 and 2 on either device of the first three pods.
+    assert limits(resources) == {("n", "0"): 9, ("n", "1"): 4100}
+
+
 def test_the_smallest_are_one_series_so_that_the_sum_stays() -> None:
     many = [(f"ns-{n}", f"pod-{n}", Request(n, 1), ((0, n),)) for n in range(1, PODS + 11)]
     resources = holding(*many)

@@ -153,8 +153,9 @@ function segmentsOf(node, device, held, width, wanted) {
 
 function state(node, device) {
   if (node.unavailable) return node.unavailable;
-  const { healthy, stranded, strandedByCores, cores } = device;
-  return [!healthy && "closed", stranded && `${amount(stranded)} stranded`, cores && `${cores} % of compute`,
+  const { healthy, stranded, strandedByCores, cores, limits, total } = device;
+  return [!healthy && "closed", limits > total && `limits of ${amount(limits)} together`,
+    stranded && `${amount(stranded)} stranded`, cores && `${cores} % of compute`,
     strandedByCores && `${amount(strandedByCores)} stranded by compute`].filter(Boolean).join(", ");
 }
 
@@ -263,7 +264,8 @@ function nodeRow(node, index) {
   devices.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
   for (const device of node.devices) {
     const closed = !device.healthy || node.unavailable;
-    const text = `${number(device.allocated)}/${number(device.total)}${closed ? " closed" : ""}`;
+    const over = device.limits > device.total ? `, limits ${number(device.limits)}` : "";
+    const text = `${number(device.allocated)}/${number(device.total)}${over}${closed ? " closed" : ""}`;
     const label = element("span", closed ? { class: "bad", title: text } : { title: text }, text);
     const segments = segmentsOf(node, device, held[device.index], wide, wanted);
     const bars = [bar(segments, device.total, wide)];

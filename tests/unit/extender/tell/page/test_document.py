@@ -122,6 +122,17 @@ def test_a_pod_with_a_percentage_of_memory_has_the_units_of_its_card() -> None:
     assert (shown["pods"][0]["allocated"], shown["pods"][0]["share"]) == (24, 60)
 
 
+def test_what_pods_may_use_beyond_their_requests_stands_beside() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16, 16))
+    world.ledger.pod_changed(pod("p", 4, "a", 0))
+    assert all("limits" not in item for item in part(world)["nodes"][0]["devices"])
+    more = Request(8, 1, memory_limit=14)
+    world.ledger.pod_changed(pod("more", 8, "a", 0)._replace(request=more))
+    devices = part(world)["nodes"][0]["devices"]
+    assert [(item["allocated"], item["limits"]) for item in devices] == [(12, 18), (0, 0)]
+
+
 def test_a_closed_node_says_why_and_one_that_shares_nothing_is_left_out() -> None:
     world = World()
     world.close(node("a"), Reason.BROKEN_INVENTORY)
