@@ -347,16 +347,15 @@ def _node_line(
 
 def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
     """Return the shares by present indices of the pod's cards, as in the ledger; () if unplaced."""
-    if node.closed_reason is None and node.devices and pod.shares:
-        capacity = tuple(device.mem for device in node.devices)
-        uuids = tuple(device.uuid for device in node.devices)
-        spec = NodeSpec(
-            node.name,
-            capacity,
-            uuids=uuids,
-            serves_by_identity=node.serves_by_identity,
-            gone=node.gone_uuids,
-        )
+    spec = NodeSpec(
+        node.name,
+        tuple(device.mem for device in node.devices),
+        uuids=tuple(device.uuid for device in node.devices),
+        closed=node.closed_reason,
+        serves_by_identity=node.serves_by_identity,
+        gone=node.gone_uuids,
+    )
+    if spec.has_known_devices and pod.shares:
         return resolve_devices(Cover(pod.shares, pod.uuids, given=pod.given_shares), spec)[1] or ()
     all_exist = all(device < len(node.devices) for device, _ in pod.shares)
     return pod.shares if all_exist else ()

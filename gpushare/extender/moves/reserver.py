@@ -18,18 +18,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from gpushare.core.model import PodRef
-from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.mutable_cluster import Placement
 from gpushare.core.openings import Outlook, ReservedPart, Resident
 from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.trial import FALLBACK_POLICY
-from gpushare.core.trial_streams import mutable
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiNotFound
-from gpushare.explain.defrag import unknown_devices
-from gpushare.explain.placer import HostFilters, HostRoom, rows_by_name
+from gpushare.explain.defrag import CopiedBooks
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
@@ -297,24 +295,19 @@ class Reserver(LoopPart):
 
 def _outlook(resource: ManagedResource, now: float, wall: float) -> Outlook:
     """Return the books as they are. now: monotonic; wall: seconds since the epoch."""
-    snapshot, (entries, _) = resource.ledger.snapshot(), resource.ledger.entries_and_specs()
-    rows = rows_by_name(snapshot)
-    view = mutable(snapshot, rows, empty=False)
-    cluster = MutableCluster(view, ranking(load_policy(FALLBACK_POLICY), len(rows)))
-    host = HostRoom(HostFilters(resource.filters, snapshot.names), rows)
+    books = CopiedBooks.of(resource.ledger, resource.filters, load_policy(FALLBACK_POLICY))
     residents: defaultdict[int, list[Resident]] = defaultdict(list)
     ages: list[float] = []
-    for entry in entries.values():
-        row = view.row.get(entry.node)
-        if row is None or not _may_end(entry, wall) or unknown_devices(entry, snapshot):
+    for entry in books.entries.values():
+        placement = books.placement(entry) if _may_end(entry, wall) else None
+        if placement is None:
             continue
         ends_by = now + entry.ends_by - wall if entry.ends_by else None
         if ends_by is None and entry.started:
             ages.append(wall - entry.started)
-        placement = Placement(row, entry.placement or (), entry.request)
-        residents[row].append(Resident(placement, ends_by))
+        residents[placement.row].append(Resident(placement, ends_by))
     rest = max(sum(ages) / max(len(ages), 1), _LEAST_REST)
-    return Outlook(cluster, host, residents, now, rest)
+    return Outlook(books.cluster, books.host, residents, now, rest)
 
 
 def _place_of(hold: Hold, outlook: Outlook) -> Placement | None:

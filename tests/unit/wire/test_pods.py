@@ -214,6 +214,40 @@ def test_cores_that_no_device_can_give_are_refused(
     assert str(error.value).startswith(f"{CORES}: ")
 
 
+SIDECAR = {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("cores", "init", "says"),
+    [
+        (40, shared(8, 40) | SIDECAR, ""),
+        (40, shared(8, 80) | SIDECAR, "needs cores in proportion"),
+        (40, shared(8, None) | SIDECAR, "needs cores in proportion"),
+        (None, shared(8, 80) | SIDECAR, "needs cores in proportion"),
+        (40, shared(None, 40) | SIDECAR, "cores are asked for without aliyun.com/gpu-mem in the"),
+        (40, shared(4, 20), ""),
+        (40, shared(8, 20), ""),
+        (40, shared(4, 40), "needs cores in proportion"),
+    ],
+)
+def test_over_several_devices_no_init_container_has_more_compute_than_memory(
+    cores: int | None, init: Any, says: str
+) -> None:
+    request = pod(shared(8, cores), init=[init], annotations={COUNT: "2"})
+    if not says:
+        assert request_of(request, ALIYUN).devices == 2
+        return
+    with pytest.raises(MessageError, match=says):
+        request_of(request, ALIYUN)
+
+
+def test_where_each_container_has_a_device_no_init_container_has_more_compute() -> None:
+    containers, annotations = (shared(10, 30), shared(30, 30)), {SPLIT: "containers"}
+    assert request_of(pod(*containers, init=[shared(10, 30)], annotations=annotations), ALIYUN)
+    with pytest.raises(MessageError, match="can have compute where each"):
+        request_of(pod(*containers, init=[shared(10, 40)], annotations=annotations), ALIYUN)
+
+
 @pytest.mark.parametrize("cores", ["0.5", "-1", "half", "5Gi"])
 def test_cores_without_sense_name_the_resource(cores: str) -> None:
     with pytest.raises(QuantityError) as error:
