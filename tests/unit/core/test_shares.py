@@ -10,6 +10,7 @@ from gpushare.core.defrag import freed_amounts
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Allocation, Charge, ObservedPod, PodRef, Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Taken
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import StepBudget
@@ -219,3 +220,18 @@ def test_prices_count_the_units_of_most_cards() -> None:
     assert ranking_.scores(view, SIXTY).values.tolist() == priced
     assert ranking_.score_devices(view, np.arange(3), SIXTY)[:, 0].tolist() == priced
     assert ranking_.best_device(view, 0, SIXTY) == 0
+
+
+def test_pods_of_other_percentages_wait_for_each_other_where_units_tell_pods_apart() -> None:
+    ledger = Ledger(Pairing.ON)
+    ledger.node_changed(node("n", 16, 16))
+    ledger.assume(PodRef("ns", "a", "a"), SIXTY, Allocation("n", (0,), (1,)), 0.0)
+    quarter = replace(SIXTY, percents=with_share(0, 25))
+    with pytest.raises(InsufficientMemory, match="an equal pod waits for the device plug-in"):
+        ledger.assume(PodRef("ns", "b", "b"), quarter, Allocation("n", (1,), (1,)), 0.0)
+    with pytest.raises(InsufficientMemory, match="device 0 has no room for 60 % of the memory"):
+        ledger.assume(PodRef("ns", "c", "c"), SIXTY, Allocation("n", (0,), (1,)), 0.0)
+    chosen = place(ledger.snapshot(), "n", quarter, Ranking(NoPreference()))
+    assert chosen.devices == (0,)
+    ledger.assume(PodRef("ns", "b", "b"), quarter, chosen, 0.0)
+    assert ledger.snapshot().used.tolist() == [[14, 0]]
