@@ -95,6 +95,11 @@ class Grant:
         )
 
     @property
+    def without_limit(self) -> "Grant":
+        """The grant of a pod that may use no more than its request."""
+        return replace(self, memory_limit=0) if self.memory_limit else self
+
+    @property
     def uuids(self) -> frozenset[str]:
         """The uuids of the cards."""
         return frozenset(card.uuid for card, _ in self.shares)
