@@ -14,7 +14,7 @@ Tested in `tests/unit/extender/moves/test_reserver.py`.
 import logging
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from gpushare.core.model import PodRef
@@ -234,14 +234,19 @@ class Reserver(LoopPart):
         part: ReservedPart,
         reserved: Mapping[str, Hold],
     ) -> None:
-        """Choose places in the order of the pods, up to the largest part of the memory."""
+        """Choose places in the order of the pods, up to the largest part of the memory.
+
+        A namespace comes later by each of its pods that no node can take: there are few tries.
+        """
         now, names = self._clock(), outlook.cluster.view.names
         passed_over = {pod.uid for pod in pods} & reserved.keys()
+        failed_tries = Counter[str]()
 
-        def turn(pod: Waiting) -> tuple[int, bool, float, float]:
+        def turn(pod: Waiting) -> tuple[int, int, bool, float, float]:
+            failures = failed_tries[pod.ref.namespace]
             served_at = self._served_at.get(pod.ref.namespace, -math.inf)
             is_new = pod.uid not in reserved
-            return -pod.priority, is_new, served_at if is_new else 0.0, pod.created
+            return failures, -pod.priority, is_new, served_at if is_new else 0.0, pod.created
 
         for _ in range(min(2 * MOST_PODS, len(pods))):
             if part.count == MOST_PODS:
@@ -257,6 +262,7 @@ class Reserver(LoopPart):
                 holder = hold.pod if hold is not None else self._holder(pod)
             if opening is None or holder is None:
                 self._not_before[pod.uid] = now + PAUSE
+                failed_tries[pod.ref.namespace] += 1
                 continue
             if not part.allows(opening.placement):
                 break  # a later pod that is smaller does not overtake

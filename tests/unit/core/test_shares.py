@@ -13,7 +13,7 @@ from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.ranking import NoPreference, Ranking
-from gpushare.core.snapshot import NodeArrays
+from gpushare.core.snapshot import Floats, NodeArrays, Rows, Snapshot
 from gpushare.core.trial_streams import mutable
 from gpushare.errors import InsufficientMemory
 from gpushare.ledger import Ledger
@@ -164,3 +164,38 @@ def test_the_refusal_of_a_node_says_the_percentage() -> None:
         ": 60 % of the memory on 1 device(s) asked,"
         " with 20 % of each one's cores (free: 100 %), free by device: 9"
     )
+
+
+class Counting:
+    """A policy that counts the scored rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        self.rows += len(rows)
+        return np.full((len(rows), snapshot.capacity.shape[1]), float(request.units))
+
+
+def test_each_node_is_scored_once_however_many_sizes_the_cluster_has() -> None:
+    tally, sizes = NodeArrays(), range(10, 40)
+    for size in sizes:
+        tally.set_node(node(f"n{size}", size, size), ())
+    policy = Counting()
+    scores = Ranking(policy).scores(tally.snapshot({}), SIXTY)
+    assert policy.rows == len(sizes)
+    assert scores.values.tolist() == [-(-60 * size // 100) for size in sizes]
+
+
+def test_prices_count_the_units_of_most_cards() -> None:
+    tally = NodeArrays()
+    for name, size in (("a", 40), ("b", 40), ("c", 16), ("d", 16), ("e", 40)):
+        tally.set_node(node(name, size, size, cpu=9000, memory=2**40), ())
+    view = tally.snapshot({})
+    asked = Request(1, 2, cpu=500, percents=SIXTY.percents)
+    rows = [view.row[name] for name in "abe"]
+    values, of_units = (
+        Ranking(POLICIES["shadow-price"]).scores(view, request).values[rows].tolist()
+        for request in (asked, replace(asked, units=24))
+    )
+    assert values == of_units

@@ -446,7 +446,7 @@ def node_document(
             allocated[device] += units
             pods[device] += 1
     unplaced_pods = [entry for entry in ordered if not _shares(entry, spec)]
-    unplaced = sum(entry.request.total for entry in unplaced_pods)
+    unplaced = sum(entry.units(spec.capacity) for entry in unplaced_pods)
     devices = [
         _device(
             spec,

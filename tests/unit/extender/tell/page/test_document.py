@@ -120,6 +120,9 @@ def test_a_pod_with_a_percentage_of_memory_has_the_units_of_its_card() -> None:
     (shown,) = part(world)["nodes"]
     assert [(item["allocated"], item["free"]) for item in shown["devices"]] == [(0, 16), (24, 16)]
     assert (shown["pods"][0]["allocated"], shown["pods"][0]["share"]) == (24, 60)
+    world.ledger.pod_changed(pod("lost", 1, "a")._replace(request=share))
+    (shown,) = part(world)["nodes"]
+    assert (shown["unplaced"], shown["pods"][0]["allocated"]) == (24, 24)
 
 
 def test_what_pods_may_use_beyond_their_requests_stands_beside() -> None:
