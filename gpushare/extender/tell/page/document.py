@@ -325,9 +325,7 @@ class _ClaimsPart(_KeptPart):
         version = self._claims.books.version, self._managed.filters.states.version
         if self._readings[0] != version:
             self._readings = version, {}
-        questions = [
-            (pod.needs, pod.is_gated) for pod in in_turns(pods, lambda pod: pod.ref.namespace)
-        ]
+        questions = [pod.needs for pod in in_turns(pods, lambda pod: pod.ref.namespace)]
         sentences = self.explanations.about(questions, self._why_pending, version)
         return [
             {
@@ -337,25 +335,18 @@ class _ClaimsPart(_KeptPart):
                 "devices": 0,
                 "created": int(pod.created) or None,
                 "asked": self._called(pod.ref.uid),
-                "why": sentences.get((pod.needs, pod.is_gated)),
+                "why": sentences.get(pod.needs),
                 "scheduler": pod.scheduler,
             }
             for pod in sorted(pods, key=lambda pod: (pod.created, str(pod.ref)))
         ]
 
-    def _why_pending(self, question: tuple[bytes, bool]) -> str:
-        needs, is_gated = question
+    def _why_pending(self, needs: bytes) -> str:
         if not needs:
             return _TOO_LARGE
         claims, (_, readings) = self._claims, self._readings
-        return why_pending(
-            CLAIMS_PODS.decode(needs),
-            claims.books,
-            claims.source.filters,
-            claims.matches,
-            readings=readings,
-            is_gated=is_gated,
-        )
+        filters, pod = claims.source.filters, CLAIMS_PODS.decode(needs)
+        return why_pending(pod, claims.books, filters, claims.matches, readings)
 
 
 def _mistaken(mistake: Mistake) -> dict[str, Any]:
