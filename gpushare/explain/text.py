@@ -6,7 +6,14 @@ Tested in `tests/unit/explain/test_pod.py`.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, by_name, percents_text
+from gpushare.core.amounts import (
+    PERCENT_AMOUNTS,
+    Percents,
+    by_name,
+    memory_percent,
+    percents_of,
+    percents_text,
+)
 from gpushare.core.explain import BoundPodScore, Explanation, PodVerdict, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
@@ -115,7 +122,7 @@ def verdict_text(
         case PodVerdict.WOULD_FIT:
             return "; or ".join(_remedy(item, unit, reader) for item in judged.remedies)
         case PodVerdict.MAY_FIT:
-            return "soon: the books have just changed, or are about to"
+            return "soon: the books have just changed, or places are held for other pods"
     return _most(judged, unit)
 
 
@@ -279,18 +286,36 @@ def _asked(request: Request, unit: str) -> str:
     if request.split:
         text = f"{units_text(request, unit)}, each on a device of its own"
     else:
-        text = _on_devices(request.units, request.devices, unit)
+        text = f"{units_text(request, unit)} on {_places(request.devices)}"
     if request.alone:
         text += " that nobody else uses" if request.devices == 1 else ", which nobody else uses"
-    elif request.percents:
-        text += f", with {percents_text(request.percents, 'its ')}"
+    elif percents := _beside_memory(request.percents, "its "):
+        text += f", with {percents}"
     wish = _wish(request.cards)
     return f"{text}, on cards {wish}" if wish else text
 
 
 def units_text(request: Request, unit: str) -> str:
-    """Return the units of each device, of a split request one after the other: 30 + 10 GiB."""
-    return _parts(request.split, unit) if request.split else amount(request.units, unit)
+    """Return the memory of each device, of a split request one after the other: 30 + 10 GiB."""
+    text = _parts(request.split, unit) if request.split else amount(request.units, unit)
+    return _memory_text(text, request.percents, is_least=request.least <= 1)
+
+
+def _memory_text(units: str, percents: Percents, *, is_least: bool = True) -> str:
+    """Return the memory of a request: the percent, if there is one, and the units unless these are
+    the least that a request can name.
+    """
+    percent = memory_percent(percents)
+    if not percent:
+        return units
+    return f"{percent} % of memory" if is_least else f"{percent} % of memory and at least {units}"
+
+
+def _beside_memory(percents: Percents, whose: str = "") -> str:
+    """Return the percents without those of the memory as text. whose: as of `percents_text`."""
+    pairs = zip(PERCENT_AMOUNTS, percents, strict=False)
+    others = percents_of(0 if row.is_memory else percent for row, percent in pairs)
+    return percents_text(others, whose)
 
 
 def _parts(parts: Sequence[int], unit: str) -> str:
@@ -358,8 +383,11 @@ _EXCLUSIVE = " or ".join(amount.name for amount in PERCENT_AMOUNTS if amount.is_
 
 
 def _on_devices(units: int, devices: int, unit: str) -> str:
-    devices_text = "one device" if devices == 1 else f"each of {devices} devices"
-    return f"{amount(units, unit)} on {devices_text}"
+    return f"{amount(units, unit)} on {_places(devices)}"
+
+
+def _places(devices: int) -> str:
+    return "one device" if devices == 1 else f"each of {devices} devices"
 
 
 def _free(explanation: Explanation, unit: str) -> str:
@@ -448,7 +476,8 @@ def _size(request: Request, unit: str) -> str:
     text = units_text(request, unit)
     if request.devices > 1 and not request.split:
         text += f" x {request.devices} devices"
-    return f"{text} with {percents_text(request.percents)}" if request.percents else text
+    percents = _beside_memory(request.percents)
+    return f"{text} with {percents}" if percents else text
 
 
 def _most(explanation: Explanation, unit: str) -> str:
@@ -512,9 +541,9 @@ def _held(entry: Entry, unit: str) -> str:
         ending = ", being deleted"
         if entry.ends_by:
             ending += f" with a grace until {_moment(entry.ends_by)}"
-    percents = percents_text(entry.largest_percents)
-    percents = f" with {percents}" if percents else ""
-    return f"{amount(entry.request.total, unit)}{percents}{ending}"
+    text = _memory_text(amount(entry.request.total, unit), entry.largest_percents)
+    percents = _beside_memory(entry.largest_percents)
+    return f"{text} with {percents}{ending}" if percents else f"{text}{ending}"
 
 
 def _moment(at: float) -> str:

@@ -8,7 +8,8 @@ import re
 
 from gpushare.core.explain import PodVerdict
 
-_AMOUNT = r"\d+ (?:GiB|MiB|units|x \S+)"
+_UNITS = r"\d+ (?:GiB|MiB|units|x \S+)"
+_AMOUNT = rf"(?:{_UNITS}|\d+ % of memory(?: and at least (?:\d+ \+ )*{_UNITS})?)"
 _PLACES = rf"{_AMOUNT} on (?:one device|each of \d+ devices)"
 _PARTS = rf"(?:\d+ \+ )+{_AMOUNT}"
 _NAMES = r"\S+(?:(?:,| and) (?:\S+|\d+ more))*"
@@ -53,7 +54,7 @@ SENTENCES: dict[PodVerdict, tuple[str, ...]] = {
         rf"{_REMEDY}(?:; or {_REMEDY})*",
         rf"on \S+ once {_CLAIMS_END}",
     ),
-    PodVerdict.MAY_FIT: ("soon: the books have just changed, or are about to",),
+    PodVerdict.MAY_FIT: ("soon: the books have just changed, or places are held for other pods",),
     PodVerdict.NEVER_FITS: (
         rf"even on an empty node it could only fit (?:{_COULD})(?: or (?:{_COULD}))*",
         r"no device is one .+; there are models .+",

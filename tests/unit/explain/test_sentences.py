@@ -38,7 +38,7 @@ EXAMPLES: dict[str, Explanation] = {
     "on a": FITS,
     "on a, b and c": replace(FITS, fit=("a", "b", "c")),
     "on a, b, c, d, e and 2 more": replace(FITS, fit=tuple("abcdefg")),
-    "soon: the books have just changed, or are about to": OPEN,
+    "soon: the books have just changed, or places are held for other pods": OPEN,
     "on a once ns/one (12 GiB with 30 % of cores) ends": once(ends=_ENDS[:1]),
     "on a once ns/one (12 GiB with 30 % of cores) and ns/two (4 GiB) end": once(ends=_ENDS),
     "on a once closed device 1 returns": once(opens=(1,)),
