@@ -84,7 +84,7 @@ e2e-all: ## the same with each of RELEASES, which are built where they are not t
 
 # Not those that simulate for an hour; docs/research names them.
 bench: $(INSTALLED) ## the figures we claim, measured on this machine (minutes)
-	@for file in $$(ls tests/bench/*.py | grep -vE '_server|scheduler_settings|placement_'); do \
+	@for file in $$(ls tests/bench/*.py | grep -vE '_server|placement_'); do \
 	  module=tests.bench.$$(basename "$$file" .py); \
 	  grep -q "python -m $$module" "$$file" || continue; \
 	  echo "== $$module"; $(BIN)/python -m "$$module" || exit; done

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpushare.cli.parsers import BY_MODEL, BY_NAMESPACE, BY_WORKLOAD
+from gpushare.cli.parsers import BY_NAMESPACE, BY_WORKLOAD
 from gpushare.cli.prometheus import Prometheus
 from gpushare.errors import MessageError, SettingsError
 
@@ -20,13 +20,12 @@ _COUNTERS = {
     BY_WORKLOAD: ("gpushare_workload", "pods"),
 }
 """By --by: the beginning of the counters, the least --metrics-detail."""
-LABELS = {
-    BY_NAMESPACE: ("namespace",),
-    BY_WORKLOAD: ("namespace", "workload"),
-    BY_MODEL: ("model",),
-}
+LABELS = {BY_NAMESPACE: ("namespace",), BY_WORKLOAD: ("namespace", "workload")}
 """By --by: the labels of a row."""
 USED = "gpushare_device_plugin_container_memory_used_bytes"
+HELD = "gpushare_pod_memory_allocated_bytes"
+"""The extender's metric of the 500 pods that hold most, with their workloads."""
+NAMELESS = "whose workloads the extender does not tell: it names the 500 pods that hold most"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,127}")
 _VALUE = re.compile(r"[^\ud800-\udfff]{1,1024}")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -36,7 +35,7 @@ Names = tuple[str, ...]
 
 @dataclass(slots=True)
 class HolderHours:
-    """The GPU-hours of a namespace, a workload or a model."""
+    """The GPU-hours of a namespace or a workload."""
 
     by_model: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Promised, by model."""
@@ -106,17 +105,17 @@ class Window:
         """Return the error about a metric that is not there."""
         return MessageError(f"{self.prometheus.url} has no {metric} in this time: {advice}")
 
-    def namespaces(self, metric: str) -> list[str]:
-        """Return the namespaces that the metric had, sorted."""
+    def namespaces(self, metric: str) -> set[str]:
+        """Return the namespaces that the metric had."""
         expression = f"group by (namespace) (last_over_time({self.over(metric)}))"
         names = {labels.get("namespace", "") for labels, _ in self.prometheus.query(expression)}
-        return sorted(name for name in names if _NAMESPACE.fullmatch(name))
+        return {name for name in names if _NAMESPACE.fullmatch(name)}
 
     def workloads(self, namespace: str) -> dict[str, str]:
         """Return the workload of each pod of the namespace that held GPU memory, as far as the
         extender says.
         """
-        metric = self.over("gpushare_pod_memory_allocated_bytes", namespace=namespace)
+        metric = self.over(HELD, namespace=namespace)
         samples = self.prometheus.query(f"group by (pod, workload) (last_over_time({metric}))")
         return {
             labels.get("pod", ""): labels["workload"]
@@ -127,22 +126,19 @@ class Window:
 
 def read_report(window: Window, by: str, namespace: str) -> CostReport:
     """Return the GPU-hours. Raises MessageError."""
-    idle, models = dict[str, float](), defaultdict[Names, HolderHours](HolderHours)
     expression = f"sum by (model, state) (increase({window.over('gpushare_gpu_seconds_total')}))"
-    for labels, value in window.prometheus.query(expression):
-        model, state = labels.get("model", ""), labels.get("state", "")
-        if state == "idle":
-            idle[model] = value / _HOUR
-        elif state == "promised":
-            models[(model,)].by_model[model] += value / _HOUR
-    if not idle and not models:
+    samples = list(window.prometheus.query(expression))
+    idle = {
+        labels.get("model", ""): value / _HOUR
+        for labels, value in samples
+        if labels.get("state") == "idle"
+    }
+    if not samples:
         raise window.lacks(
             "gpushare_gpu_seconds_total",
             "have it scrape the port health of the extender (docs/alerts.md), of this release or a"
             " later one",
         )
-    if by == BY_MODEL:
-        return CostReport(models, idle)
     (beginning, detail), names = _COUNTERS[by], LABELS[by]
     grouped = ", ".join((*names, "model"))
     rows = defaultdict[Names, HolderHours](HolderHours)
@@ -180,8 +176,16 @@ def _add_used(window: Window, rows: dict[Names, HolderHours], *, is_by_workload:
             f" (sum_over_time(({shares})[{window.seconds}s:{step}s])) * {step}"
         )
         workloads = window.workloads(namespace) if is_by_workload else {}
+        nameless = list[float]()
         for labels, value in window.prometheus.query(expression):
             pod = labels.get("pod", "")
             names = (namespace, workloads.get(pod, f"Pod/{pod}")) if pods else (namespace,)
             if names in rows:
                 rows[names].used = (rows[names].used or 0.0) + value / _HOUR
+            elif pod not in workloads:
+                nameless.append(value / _HOUR)
+        if nameless:
+            window.prometheus.warn(
+                f"{namespace}: USED lacks {sum(nameless):.1f} GPU-hours of {len(nameless)} pods"
+                f" {NAMELESS}"
+            )

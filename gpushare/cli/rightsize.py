@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION
-from gpushare.cli.gpu_hours import USED, Window
+from gpushare.cli.gpu_hours import HELD, NAMELESS, USED, Window
 from gpushare.cli.tables import align
 from gpushare.errors import SettingsError
 from gpushare.wire.printable import printable
 
 KIND = "GPUShareRightsizeReport"
 _GIVEN = "gpushare_device_plugin_container_memory_given_bytes"
+_ADVICE = "have it scrape the port health of the device plug-ins (docs/alerts.md)"
 _MARGIN = re.compile(r"(\d{1,3})%", re.ASCII)
 _MIB = 2**20
 
@@ -55,13 +56,13 @@ def read_sizes(window: Window, namespace: str, margin: float, unit_mib: int) -> 
 
     Raises MessageError.
     """
-    namespaces = [namespace] if namespace else window.namespaces(_GIVEN)
+    namespaces = {namespace} if namespace else window.namespaces(_GIVEN)
     if not namespaces:
-        raise window.lacks(
-            _GIVEN, "have it scrape the port health of the device plug-ins (docs/alerts.md)"
-        )
+        raise window.lacks(_GIVEN, _ADVICE)
+    if not namespace:
+        namespaces |= window.namespaces(HELD)
     sizes: list[Size] = []
-    for name in namespaces:
+    for name in sorted(namespaces):
         sizes += _sizes_in(window, name, margin, unit_mib)
     return sorted(
         sizes,
@@ -94,6 +95,8 @@ def _sizes_in(window: Window, namespace: str, margin: float, unit_mib: int) -> I
         window.prometheus.warn(
             f"{namespace}: the extender names no workloads: --metrics-detail pods"
         )
+    elif nameless := {pod for pod, _ in given} - workloads.keys():
+        window.prometheus.warn(f"{namespace}: a row for each of {len(nameless)} pods {NAMELESS}")
     pods_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for pod, container in given:
         pods_of[workloads.get(pod, f"Pod/{pod}"), container].append(pod)
@@ -118,8 +121,11 @@ def _sizes_in(window: Window, namespace: str, margin: float, unit_mib: int) -> I
             frees=frees,
         )
     # The extender knows pods whose device plug-in nobody scrapes.
-    unseen = {workloads[pod] for pod in workloads.keys() - {pod for pod, _ in given}}
-    for workload in unseen - {workload for workload, _ in pods_of}:
+    unmeasured = workloads.keys() - {pod for pod, _ in given}
+    if unmeasured:
+        pods_text = f"{len(unmeasured)} of {len(workloads)} pods"
+        window.prometheus.warn(f"{namespace}: no figures of {pods_text}: {_ADVICE}")
+    for workload in {workloads[pod] for pod in unmeasured} - {key[0] for key in pods_of}:
         pods = [pod for pod in workloads if workloads[pod] == workload]
         yield Size(
             namespace=namespace,

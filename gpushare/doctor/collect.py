@@ -28,6 +28,7 @@ from gpushare.kube.client import ServerTimeClient
 from gpushare.wire.annotations import Names
 from gpushare.wire.kept import LEASE
 from gpushare.wire.kueue import API as KUEUE
+from gpushare.wire.kueue import GROUP as KUEUE_GROUP
 from gpushare.wire.metrics import read_samples
 from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare.wire.scheduler.entry import endpoint
@@ -192,7 +193,10 @@ class Collector:
         try:
             checks = [*self._items(f"{KUEUE}/admissionchecks")]
         except ApiNotFound:
-            return facts.ListedKueue()
+            # Releases before 0.15 serve this version alone.
+            older = f"/apis/{KUEUE_GROUP}/v1beta1/admissionchecks"
+            kueue = objects.read_kueue(self._items_if_allowed(older, []))
+            return replace(kueue, is_too_old=bool(kueue.checks))
         if not objects.read_kueue(checks).checks:
             return facts.ListedKueue()
         # The extender's own account may not list topologies.

@@ -319,6 +319,10 @@ class ListedKueue:
     """The names of the AdmissionChecks."""
     by_host: tuple[str, ...] = ()
     """ResourceFlavors with a Topology whose lowest level is the host name."""
+    inactive: tuple[str, ...] = ()
+    """The AdmissionChecks without the condition Active, with the reason."""
+    is_too_old: bool = False
+    """Whether Kueue does not serve the version of its API that the extender reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -374,6 +374,13 @@ def read_kueue(
     checks: Iterable[Fields], flavors: Iterable[Fields] = (), topologies: Iterable[Fields] = ()
 ) -> facts.ListedKueue:
     """Return the facts about these AdmissionChecks, ResourceFlavors and Topologies."""
+    own = [item for item in checks if mapping(item.get("spec")).get("controllerName") == CONTROLLER]
+    active = {
+        _name_of(item): condition
+        for item in own
+        for condition in mappings(mapping(item.get("status")).get("conditions"))
+        if condition.get("type") == "Active"
+    }
     by_host = {
         _name_of(item)
         for item in topologies
@@ -381,15 +388,16 @@ def read_kueue(
         and mapping(levels[-1]).get("nodeLabel") == HOSTNAME
     }
     return facts.ListedKueue(
-        tuple(
-            _name_of(item)
-            for item in checks
-            if mapping(item.get("spec")).get("controllerName") == CONTROLLER
-        ),
-        tuple(
+        tuple(map(_name_of, own)),
+        by_host=tuple(
             _name_of(item)
             for item in flavors
             if mapping(item.get("spec")).get("topologyName") in by_host
+        ),
+        inactive=tuple(
+            f"{name} ({active.get(name, {}).get('message') or 'nobody has written the condition'})"
+            for name in map(_name_of, own)
+            if active.get(name, {}).get("status") != "True"
         ),
     )
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from gpushare.core.amounts import (
+    NO_PERCENTS,
     PERCENT_AMOUNTS,
-    Percents,
+    beside_memory,
     by_name,
-    memory_percent,
-    percents_of,
+    memory_text,
     percents_text,
 )
 from gpushare.core.explain import BoundPodScore, Explanation, PodVerdict, Remedy
@@ -137,7 +137,7 @@ def claims_sentence(requests: Iterable[str], reading: DeviceReading | None) -> s
     parts = [f"asks for {requested}"[:_MOST_REQUESTS]] if requested else []
     if reading.detail:
         return "; ".join([*parts, f"not judged: {reading.detail}"])
-    return "; ".join(filter(None, [*parts, _devices(reading), verdict_sentence(reading)]))
+    return "; ".join(filter(None, [*parts, _claim_devices(reading), verdict_sentence(reading)]))
 
 
 def last_words(view: SchedulerView) -> str:
@@ -154,7 +154,7 @@ def lines(pod: PodExplanation) -> list[str]:
     rows = [("Pod", _head(pod))]
     rows += [("Claim", _claim(claim, pod.unit)) for claim in pod.claims]
     if pod.reading is not None:
-        rows += [("Devices", _devices(pod.reading)), *_outlook(pod.reading, pod)]
+        rows += [("Devices", _claim_devices(pod.reading)), *_outlook(pod.reading, pod)]
     explanation, scored = pod.explanation, pod.judgement
     if explanation is not None:
         rows.append(("Free now", _free(explanation, pod.unit)))
@@ -263,7 +263,7 @@ def _claim_outlook(reading: DeviceReading) -> str:
     return f"on {reading.remedy.node} once {claims} {verb}"
 
 
-def _devices(reading: DeviceReading) -> str:
+def _claim_devices(reading: DeviceReading) -> str:
     """Return the numbers of nodes with devices for the claims of a pending pod as text."""
     if reading.detail:
         return f"not judged: {reading.detail}; kube-scheduler judges them"
@@ -283,13 +283,14 @@ def _left_out(judged: Explanation | DeviceReading) -> str:
 
 
 def _asked(request: Request, unit: str) -> str:
+    text = units_text(request, unit)
     if request.split:
-        text = f"{units_text(request, unit)}, each on a device of its own"
+        text += ", each on a device of its own"
     else:
-        text = f"{units_text(request, unit)} on {_places(request.devices)}"
+        text += f" on {_devices(request.devices)}"
     if request.alone:
         text += " that nobody else uses" if request.devices == 1 else ", which nobody else uses"
-    elif percents := _beside_memory(request.percents, "its "):
+    elif percents := percents_text(request.percents, "its "):
         text += f", with {percents}"
     wish = _wish(request.cards)
     return f"{text}, on cards {wish}" if wish else text
@@ -297,25 +298,8 @@ def _asked(request: Request, unit: str) -> str:
 
 def units_text(request: Request, unit: str) -> str:
     """Return the memory of each device, of a split request one after the other: 30 + 10 GiB."""
-    text = _parts(request.split, unit) if request.split else amount(request.units, unit)
-    return _memory_text(text, request.percents, is_least=request.least <= 1)
-
-
-def _memory_text(units: str, percents: Percents, *, is_least: bool = True) -> str:
-    """Return the memory of a request: the percent, if there is one, and the units unless these are
-    the least that a request can name.
-    """
-    percent = memory_percent(percents)
-    if not percent:
-        return units
-    return f"{percent} % of memory" if is_least else f"{percent} % of memory and at least {units}"
-
-
-def _beside_memory(percents: Percents, whose: str = "") -> str:
-    """Return the percents without those of the memory as text. whose: as of `percents_text`."""
-    pairs = zip(PERCENT_AMOUNTS, percents, strict=False)
-    others = percents_of(0 if row.is_memory else percent for row, percent in pairs)
-    return percents_text(others, whose)
+    size = _parts(request.split, unit) if request.split else amount(request.units, unit)
+    return memory_text(size, request.units, request.percents)
 
 
 def _parts(parts: Sequence[int], unit: str) -> str:
@@ -344,50 +328,53 @@ def _by_percents(explanation: Explanation, unit: str) -> str:
     request, devices = explanation.request, explanation.with_memory
     if explanation.fit or not explanation.reasons.keys() & _BY_PERCENTS:
         return ""
+    others = percents_text(request.percents, "its ")
     if request.devices > 1:
         if request.alone:
             return f"no node has {request.devices} such devices that nobody uses"
-        share = f"any {_EXCLUSIVE}"
-        if request.percents:
-            share = f"also {percents_text(request.percents, 'its ')}"
+        share = f"also {others}" if others else f"any {_EXCLUSIVE}"
         return f"no node has {request.devices} devices with the memory and {share} free"
     if not devices or explanation.with_both:
         return ""
     single = devices == 1
     have = "1 device has" if single else f"{devices} devices have"
-    have += f" {amount(request.units, unit)}"
+    have += f" {units_text(request, unit)}"
     if request.alone:
         return f"{have} free and {'is in use' if single else 'all of them are in use'}"
-    if not request.percents:
+    if not others:
         return f"{have} free, and all of {'its' if single else 'their'} {_EXCLUSIVE} are given"
     which = "not" if single else "none of them"
-    pairs = zip(request.percents, explanation.most_percents, strict=True)
+    pairs = zip(beside_memory(request.percents), explanation.most_percents, strict=True)
     most = " and ".join(f"{percent} %" for requested, percent in pairs if requested)
-    return f"{have} free, {which} also {percents_text(request.percents, 'its ')} (at most {most})"
+    return f"{have} free, {which} also {others} (at most {most})"
 
 
 def _percents_head(request: Request) -> str:
     """Return the head of the line that `_by_percents` gives: Compute."""
+    others = beside_memory(request.percents)
     shown = [
         row.noun
-        for row, percent in zip(PERCENT_AMOUNTS, request.every_percent, strict=True)
-        if percent or (row.is_exclusive and not request.percents)
+        for row, percent in zip(PERCENT_AMOUNTS, others or NO_PERCENTS, strict=True)
+        if percent or (row.is_exclusive and not others)
     ]
     return " and ".join(shown).capitalize()
 
 
 _BY_PERCENTS = frozenset(
-    {*(Reason(amount.reason) for amount in PERCENT_AMOUNTS), Reason.INSUFFICIENT_TOGETHER}
+    {
+        *(Reason(amount.reason) for amount in PERCENT_AMOUNTS if not amount.is_memory),
+        Reason.INSUFFICIENT_TOGETHER,
+    }
 )
 _EXCLUSIVE = " or ".join(amount.name for amount in PERCENT_AMOUNTS if amount.is_exclusive)
 
 
 def _on_devices(units: int, devices: int, unit: str) -> str:
-    return f"{amount(units, unit)} on {_places(devices)}"
+    return f"{amount(units, unit)} on {_devices(devices)}"
 
 
-def _places(devices: int) -> str:
-    return "one device" if devices == 1 else f"each of {devices} devices"
+def _devices(count: int) -> str:
+    return "one device" if count == 1 else f"each of {count} devices"
 
 
 def _free(explanation: Explanation, unit: str) -> str:
@@ -400,7 +387,7 @@ def _free(explanation: Explanation, unit: str) -> str:
         wants = explanation.request.cards != ANY_CARD and explanation.fits_now < largest.units
         if not wants or not explanation.most_alone:
             return text
-        names = " and ".join(by_name(explanation.request.percents))
+        names = " and ".join(by_name(beside_memory(explanation.request.percents)))
         with_percents = f" with room for its {names}" if names else ""
         fits = amount(explanation.fits_now, unit)
         return f"{text}, and {fits} on the cards that it wants{with_percents}"
@@ -476,7 +463,7 @@ def _size(request: Request, unit: str) -> str:
     text = units_text(request, unit)
     if request.devices > 1 and not request.split:
         text += f" x {request.devices} devices"
-    percents = _beside_memory(request.percents)
+    percents = percents_text(request.percents)
     return f"{text} with {percents}" if percents else text
 
 
@@ -541,9 +528,11 @@ def _held(entry: Entry, unit: str) -> str:
         ending = ", being deleted"
         if entry.ends_by:
             ending += f" with a grace until {_moment(entry.ends_by)}"
-    text = _memory_text(amount(entry.request.total, unit), entry.largest_percents)
-    percents = _beside_memory(entry.largest_percents)
-    return f"{text} with {percents}{ending}" if percents else f"{text}{ending}"
+    percents = percents_text(entry.largest_percents)
+    percents = f" with {percents}" if percents else ""
+    units = entry.request.total
+    size = memory_text(amount(units, unit), units, entry.largest_percents)
+    return f"{size}{percents}{ending}"
 
 
 def _moment(at: float) -> str:

@@ -16,7 +16,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tests.bench.mixed_clients import Blocking, summary
+from tests.bench.clients import Blocking, summary
 from tests.bench.pod_cpu import appended
 from tests.bench.speed import extender, verb
 from tests.bench.speed_api_server import node_name, waiting_pod

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench.mixed_clients import Blocking, summary
+from tests.bench.clients import Blocking, summary
 from tests.bench.speed import _KUBECONFIG, free_port, pod, process, verb, wait_for, wait_ready
 from tests.bench.speed_api_server import node_name
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench.mixed_clients import Blocking, request, summary
+from tests.bench.clients import Blocking, request, summary
 from tests.bench.speed_api_server import node_name
 
 _PREFIX = "/gpushare-scheduler"

@@ -5,7 +5,6 @@ There is no driver and no kubelet: the test writes slices as a driver would, and
 Pending.
 """
 
-import socket
 import threading
 import time
 from collections import Counter
@@ -30,7 +29,7 @@ from tests.e2e.extender import RealExtender
 from tests.e2e.objects import NODES, PODS, fresh
 from tests.e2e.pair import printed
 from tests.e2e.plane import ADMIN, SCHEDULER, Plane
-from tests.e2e.processes import PATIENCE, Process, until
+from tests.e2e.processes import PATIENCE, Process, is_listening, until
 from tests.e2e.world import account_token, apply
 from tests.integration.process import free_port
 
@@ -163,7 +162,7 @@ class ClaimWorld:
         elif by == WITH_LIMIT:
             port = free_port()
             self.limit = Process("limit", [tool("limit"), str(port)], self._folder)
-            self.limit.wait(lambda: _is_open(port), "does not answer")
+            self.limit.wait(lambda: is_listening(port), "does not answer")
             url = f"http://127.0.0.1:{port}"
         file = self._folder / f"{by.replace(' ', '-')}.yaml"
         file.write_text(yaml.safe_dump(self._configuration(url)))
@@ -437,12 +436,6 @@ class PlacedPods:
             elif error:
                 self.refused.add(uid)
             self._changed.notify_all()
-
-
-def _is_open(port: int) -> bool:
-    """Return whether a process listens on the port of 127.0.0.1."""
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _results(claim: Json) -> list[Json]:

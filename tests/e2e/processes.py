@@ -8,6 +8,7 @@ import functools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -112,3 +113,9 @@ def until(
             text = description if isinstance(description, str) else description()
             raise AssertionError(f"not in {seconds} s: {text}")
         time.sleep(0.05)
+
+
+def is_listening(port: int) -> bool:
+    """Return whether a process listens on the port of 127.0.0.1."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpushare.doctor.facts import ExtenderAnswers, Facts, ListedKueue, Right, Unread
 from gpushare.doctor.finding import Finding, fail, ok, some, warn
-from gpushare.wire.kueue import GROUP
+from gpushare.wire.kueue import API, GROUP
 from gpushare.wire.metrics import total
 
 _NAME = "kueue"
@@ -35,6 +35,32 @@ def check_kueue(facts: Facts) -> Iterator[Finding]:
 
 
 def _problems(facts: Facts, kueue: ListedKueue) -> Iterator[Finding]:
+    causes = [*_causes(facts, kueue)]
+    yield from causes
+    if kueue.inactive and not causes:
+        yield fail(
+            _NAME,
+            f"Kueue admits no job by a check that is not Active: {some(kueue.inactive)}",
+            "look at the AdmissionCheck's conditions and at the extender's log",
+        )
+    if kueue.by_host:
+        yield warn(
+            _NAME,
+            "the lowest level of their Topology is kubernetes.io/hostname, so Kueue chooses nodes"
+            f" by sums, and the same again at each try: {some(kueue.by_host)}",
+            "let the lowest level be above the node, such as a rack: docs/kueue.md, Topologies",
+        )
+
+
+def _causes(facts: Facts, kueue: ListedKueue) -> Iterator[Finding]:
+    """Yield why the extender does not answer the checks."""
+    if kueue.is_too_old:
+        yield fail(
+            _NAME,
+            f"Kueue does not serve {API.removeprefix('/apis/')}: no job is admitted by"
+            f" {some(kueue.checks)}",
+            "update Kueue to 0.16 or later, or take the check out of the ClusterQueues",
+        )
     answers = facts.extender
     if (
         isinstance(answers, ExtenderAnswers)
@@ -55,10 +81,3 @@ def _problems(facts: Facts, kueue: ListedKueue) -> Iterator[Finding]:
                 f"the extender's account may not {some(map(str, lacking))}",
                 "apply config/extender/kueue",
             )
-    if kueue.by_host:
-        yield warn(
-            _NAME,
-            "the lowest level of their Topology is kubernetes.io/hostname, so Kueue chooses nodes"
-            f" by sums, and the same again at each try: {some(kueue.by_host)}",
-            "let the lowest level be above the node, such as a rack: docs/kueue.md, Topologies",
-        )

@@ -49,6 +49,7 @@ from gpushare.wire.kueue import (
     is_pending,
     release_patch,
     requeue_patch,
+    retries,
     verdict_patch,
     with_flavors,
 )
@@ -68,8 +69,10 @@ _REST = 9.0
 round, by the CPU time of the round."""
 _MAX_REST = 5.0
 _PATIENCE = 600.0
-"""Seconds that a pending pod keeps a free place; kube-scheduler tries a refused pod again within
-300. So long without a judgement, and the time begins anew."""
+"""Seconds that a pending pod of an admitted workload keeps a free place; kube-scheduler tries a
+refused pod again within 300. So long without a judgement, and the time begins anew."""
+_SHORT_PATIENCE = 30.0
+"""Seconds that another pending pod does: kube-scheduler's longest back-off is 10."""
 _TIMEOUT = 5.0
 _MOST_TEXT = 1000
 """Characters of the reason in a message."""
@@ -258,11 +261,28 @@ class AdmissionChecks(LoopPart):
         return is_whole
 
     def _new_judge(self, promised: Iterable[WorkloadPods]) -> AdmissionJudge:
-        """Return a judge by the books and holds as they are now."""
+        """Return a judge by the books and holds as they are now.
+
+        Who leaves a free place unused for too long takes none; outside of Kueue this counts for all
+        of the namespace, or a tenant could keep places with one pod after the other.
+        """
         now, kept = self._clock(), dict[str, list[KeptPlace]]()
         if now > self._judged_at + _PATIENCE:
             self._placed_since = {}
-        unused = {uid for uid, since in self._placed_since.items() if now >= since + _PATIENCE}
+        admitted = self._seen.pods.all().keys()
+        unused = {
+            uid
+            for uid, since in self._placed_since.items()
+            if now >= since + (_PATIENCE if uid in admitted else _SHORT_PATIENCE)
+        }
+        others = {
+            pod.ref.uid: pod.ref.namespace
+            for resource in self._resources
+            for pod in resource.ledger.view().waiting
+            if pod.ref.uid not in admitted
+        }
+        namespaces = {others[uid] for uid in unused & others.keys()}
+        unused |= {uid for uid, namespace in others.items() if namespace in namespaces}
         for resource in self._resources:
             resource.holds.expire(now)
             by_pod = dict[str, KeptPlace]()
@@ -367,8 +387,8 @@ class AdmissionChecks(LoopPart):
         if not reason:
             reason = judge.reason(pods, workload.ref.namespace) or "its devices are just taken"
             self._refused[workload.ref.uid] = pods
-        check = workload.check(names) or {}
-        seconds = FIRST_WAIT << min(int(check.get("retryCount") or 0), _MOST_DOUBLINGS)
+        count = retries(workload.check(names) or {})
+        seconds = FIRST_WAIT << min(count, _MOST_DOUBLINGS)
         verdict = {
             "state": RETRY,
             "message": "; ".join([reason[:_MOST_TEXT], *[_ON_HOSTS] * workload.on_hosts]),

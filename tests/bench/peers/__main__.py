@@ -67,7 +67,8 @@ def main() -> int:
         binding.measure(plane, folder, options.original, table, **limits)
 
     def placing(plane: Plane, folder: Path) -> None:
-        Placing(plane, folder, scheduler, table, settled=options.settled).measure(
+        settings = {"settled": options.settled, "percentage": options.percentage}
+        Placing(plane, folder, scheduler, table, **settings).measure(
             options.original,
             nodes=options.placing_nodes,
             pods=options.placing_pods,
@@ -99,6 +100,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="with small figures")
     parser.add_argument(
         "--settled", action="store_true", help="place pods once our policies are made and tried"
+    )
+    parser.add_argument(
+        "--percentage",
+        type=int,
+        default=100,
+        metavar="N",
+        help="percentageOfNodesToScore while placing, 0 for kube-scheduler's default",
     )
     for name, (_, text) in _SIZES.items():
         parser.add_argument(f"--{name}", type=int, metavar="N", help=text)

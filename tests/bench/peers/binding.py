@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.bench.mixed_clients import summary
+from tests.bench.clients import summary
 from tests.bench.peers import usage
 from tests.bench.peers.cluster import Cluster, Json
 from tests.bench.peers.contenders import ALL, ALONE, ORIGINAL, PREFIX, Contender, contenders

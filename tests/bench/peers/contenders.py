@@ -2,7 +2,8 @@
 
 Knows how each is started, and how kube-scheduler is told to call it: the same configuration for
 all, but for the extender's own entry. Both run with their defaults, the original with its quietest
-log, ours without a Lease.
+log, ours without a Lease. The least extender answers filter with the first name and writes the
+Binding without an annotation: what any extender costs, with the entry of ours.
 """
 
 import copy
@@ -16,15 +17,16 @@ from typing import Any
 import yaml
 
 from tests.bench.peers import usage
-from tests.e2e.binaries import RELEASE
+from tests.e2e.binaries import RELEASE, tool
 from tests.e2e.extender import RealExtender
 from tests.e2e.pair import port_of, printed
 from tests.e2e.plane import EXTENDER, Plane
-from tests.e2e.processes import Process
+from tests.e2e.processes import Process, is_listening
 from tests.integration.process import free_port
 
 PREFIX = "/gpushare-scheduler"
 ALONE, ALL, BEST, ORIGINAL = "no extender", "ours, all", "ours, best", "original"
+LEAST = "least extender"
 
 
 class Contender(ABC):
@@ -125,12 +127,48 @@ class Original(Contender):
         return False
 
 
-def scheduler_file(folder: Path, kubeconfig: Path, contender: Contender | None) -> Path:
+class LeastExtender(Contender):
+    """The least extender there can be (tools/limit)."""
+
+    def __init__(self, plane: Plane, folder: Path) -> None:
+        text = printed(RELEASE)
+        super().__init__(LEAST, port_of(text), "limit")
+        self._entry = yaml.safe_load(text)["extenders"][0]
+        self._entry.pop("prioritizeVerb", None)
+        self._entry.pop("preemptVerb", None)
+        token = folder / "limit.token"
+        token.write_text(plane.token(EXTENDER))
+        self._command: list[str | Path] = [
+            tool("limit"),
+            str(self.port),
+            plane.url,
+            plane.ca,
+            token,
+        ]
+        self._folder = folder
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        self._process = Process("limit", self._command, self._folder)
+        self._process.wait(lambda: is_listening(self.port), "does not answer")
+
+    def stop(self) -> None:
+        if self._process:
+            self._process.kill()
+
+    def entry(self) -> dict[str, Any]:
+        return dict(self._entry)
+
+
+def scheduler_file(
+    folder: Path, kubeconfig: Path, contender: Contender | None, percentage: int
+) -> Path:
     """kube-scheduler's configuration: ours, with its client's limit out of the way.
 
-    All nodes are looked at whoever is called, as our documentation asks for.
+    percentage: of nodes to score; 100 by our documentation, 0 for kube-scheduler's default.
     """
     document = yaml.safe_load(printed(RELEASE))
+    document["percentageOfNodesToScore"] = percentage
     limits = {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 10000}
     document["clientConnection"] = limits
     document["leaderElection"] = {"leaderElect": False}
@@ -148,6 +186,8 @@ def contenders(
     for title in titles:
         if title == ORIGINAL and original:
             all_contenders.append(Original(plane, folder, original))
+        elif title == LEAST:
+            all_contenders.append(LeastExtender(plane, folder))
         elif title in {ALL, BEST}:
             all_contenders.append(
                 GpushareExtender(plane, folder, title, "--filter-answer", title.split()[-1])

@@ -11,7 +11,7 @@ import socket
 import time
 from pathlib import Path
 
-from tests.bench.mixed_clients import summary
+from tests.bench.clients import summary
 from tests.bench.peers import usage
 from tests.bench.peers.cluster import Cluster, Json
 from tests.bench.peers.contenders import ALL, BEST, ORIGINAL, PREFIX, Contender, contenders

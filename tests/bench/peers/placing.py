@@ -17,6 +17,7 @@ from tests.bench.peers.contenders import (
     ALL,
     ALONE,
     BEST,
+    LEAST,
     ORIGINAL,
     Contender,
     contenders,
@@ -38,8 +39,16 @@ class Placing:
     """Runs of kube-scheduler on one control plane."""
 
     def __init__(
-        self, plane: Plane, folder: Path, scheduler: Path, table: Table, *, settled: bool
+        self,
+        plane: Plane,
+        folder: Path,
+        scheduler: Path,
+        table: Table,
+        *,
+        settled: bool,
+        percentage: int,
     ) -> None:
+        self._percentage = percentage
         self._plane, self._folder, self._scheduler = plane, folder, scheduler
         self._table, self._settled = table, settled
         self._cluster = Cluster(plane)
@@ -49,7 +58,7 @@ class Placing:
     ) -> None:
         """Fill in the rows of pods placed; the original's runs end after so many seconds."""
         self._cluster.nodes(nodes)
-        modes = (ALL, BEST, ORIGINAL)
+        modes = (LEAST, ALL, BEST, ORIGINAL)
         try:
             for _ in range(rounds):
                 self._run(None, nodes, pods, _PATIENCE)
@@ -62,7 +71,8 @@ class Placing:
     def _run(self, contender: Contender | None, nodes: int, pods: int, seconds: float) -> None:
         self._cluster.delete_pods()
         self._cluster.pods(_SIZES[number % len(_SIZES)] for number in range(pods))
-        file = scheduler_file(self._folder, self._plane.kubeconfig(SCHEDULER), contender)
+        kubeconfig = self._plane.kubeconfig(SCHEDULER)
+        file = scheduler_file(self._folder, kubeconfig, contender, self._percentage)
         flags = ("--config", file, "--secure-port", "0", "-v", "0")
         scheduler: Process | None = None
         if contender:

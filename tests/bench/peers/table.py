@@ -6,10 +6,15 @@ Knows the columns; where a figure was measured several times, the median is show
 import sys
 from statistics import median
 
-from tests.bench.peers.contenders import ALL, ALONE, BEST, ORIGINAL
+from tests.bench.peers.contenders import ALL, ALONE, BEST, LEAST, ORIGINAL
 
-_COLUMNS = (ALONE, ALL, BEST, ORIGINAL)
-_RATIOS = (("all:original", ALL, ORIGINAL), ("all:alone", ALL, ALONE), ("best:alone", BEST, ALONE))
+_COLUMNS = (ALONE, LEAST, ALL, BEST, ORIGINAL)
+_RATIOS = (
+    ("all:original", ALL, ORIGINAL),
+    ("all:alone", ALL, ALONE),
+    ("best:alone", BEST, ALONE),
+    ("least:alone", LEAST, ALONE),
+)
 _WIDTH = 52
 
 
@@ -32,13 +37,13 @@ class Table:
     def text(self) -> str:
         """The table; a ratio says how many times better the first is."""
         heads = (*_COLUMNS, *(name for name, _, _ in _RATIOS))
-        lines = [" " * _WIDTH + "".join(f"{head:>13}" for head in heads)]
+        lines = [" " * _WIDTH + "".join(f"{head:>15}" for head in heads)]
         for (row, unit), found in self._rows.items():
             values = {title: median(figures) for title, figures in found.items()}
             cells = [_number(values.get(title)) for title in _COLUMNS]
             cells += [_ratio(values, unit, first, second) for _, first, second in _RATIOS]
             name = f"{row}, {unit}" if unit != "/s" else f"{row}/s"
-            lines.append(f"{name:<{_WIDTH}}" + "".join(f"{cell:>13}" for cell in cells))
+            lines.append(f"{name:<{_WIDTH}}" + "".join(f"{cell:>15}" for cell in cells))
         return "\n".join((*lines, *self._notes))
 
 

@@ -8,6 +8,7 @@ compares the table.
 import re
 import subprocess
 import tempfile
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,9 @@ NAMESPACE = "newcomer"
 DONE, NOT_RUN = "done", "-"
 TRIES = 5
 """Upper bound on the tries of a command after conflicting writes."""
+
+_LENGTH = 60
+"""Upper bound on the characters of a message in the table."""
 
 _WEB = workload("Deployment", replicas=2)
 _ENDS = {"spec": {"template": {"metadata": {"annotations": {RUN_SECONDS: "0"}}}}}
@@ -175,13 +179,14 @@ def _run(line: str, kubectl: Kubectl, folder: Path, server: Server) -> Outcome:
 
 
 def _without_chance(text: str) -> str:
-    """The text without parts that differ from run to run.
+    """The first words of the text, without parts that differ from run to run.
 
     These are the object that a real server repeats, and the words of kubectl before a refused
     stream, which depend on the last protocol tried.
     """
     text = re.sub(r"^.*?(?=the local cluster has no)", "", text)
-    return re.sub(r'"map\[.*\]"', '"..."', text).replace("|", "/")
+    text = re.sub(r'"map\[.*\]"', '"..."', text).replace("|", "/")
+    return textwrap.shorten(text, _LENGTH, placeholder=" ...")
 
 
 def told(name: str) -> dict[str, str]:

@@ -92,6 +92,26 @@ def test_the_unit_rounds_and_the_margin_may_be_none(capsys: pytest.CaptureFixtur
     }
 
 
+def test_a_namespace_whose_plug_in_is_not_scraped_has_no_figures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dark = {"namespace": "blue", "pod": "lamp-a", "workload": "Deployment/lamp"}
+    answers: dict[str, Samples] = {
+        "group by (namespace) (last_over_time(gpushare_pod_memory": [(dark, 1)],
+        'gpushare_pod_memory_allocated_bytes{namespace="blue"}': [(dark, 1)],
+        '{namespace="blue"}': (),
+        **ANSWERS,
+    }
+    with prometheus_server(answers) as server:
+        assert main(["--prometheus", server.url, "--rightsize"]) == 0
+    printed = capsys.readouterr()
+    (line,) = (line for line in printed.out.splitlines() if line.startswith("blue"))
+    assert line.split() == ["blue", "Deployment/lamp", "-", "1", "-", "-", "-", "-"]
+    assert "blue: no figures of 1 of 1 pods: have it scrape the port health" in printed.err
+    assert "red: no figures of 1 of 3 pods" in printed.err
+    assert "red: a row for each of 3 pods whose workloads the extender does not" in printed.err
+
+
 def test_without_names_of_workloads_each_pod_stands_for_itself(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -100,24 +100,6 @@ def test_a_pending_pod_is_explained_in_five_lines() -> None:
     ]
 
 
-def test_a_percentage_of_the_memory_is_told_in_place_of_its_least_units() -> None:
-    share = {ALIYUN.share: 60}
-    runs = placed("runs", 10, "a", "0")
-    runs["spec"]["containers"][0]["resources"]["limits"] |= share
-    late = pod_json("late", 1)
-    late["spec"]["containers"][0]["resources"]["limits"] |= share
-    resource = filled(node("a", 16), pods=(runs,))
-    resource.filters = OwnFilters()  # kube-scheduler does not count percents of memory
-    first, free, _, would, _ = told(late, resource)
-    asks = "asks for 60 % of memory on one device (aliyun.com/gpu-mem)"
-    assert first == f"Pod:        team/late is pending and {asks}"
-    assert free == "Free now:   at most 6 GiB on a device 0"
-    assert would == "Would fit:  on a once team/runs (60 % of memory) ends"
-    late["spec"]["containers"][0]["resources"]["limits"][ALIYUN.resource] = 4
-    first, *_ = told(late, resource)
-    assert "asks for 60 % of memory and at least 4 GiB on one device" in first
-
-
 @pytest.mark.parametrize(
     ("units", "count", "spec", "line"),
     [

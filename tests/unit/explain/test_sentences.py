@@ -18,7 +18,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.conditions import SchedulerView
 from gpushare.wire.dra.objects import CLASS
 from tests.support.sentences import SENTENCES, verdicts_of
-from tests.unit.core.clusters import node
+from tests.unit.core.clusters import node, with_share
 from tests.unit.core.test_explain import World, pod, requests_of_parts, worlds
 
 _WORLD = World((node("a", 16),), (pod("one", "a", 12, 0, cores=30), pod("two", "a", 4, 0)))
@@ -41,6 +41,12 @@ EXAMPLES: dict[str, Explanation] = {
     "soon: the books have just changed, or places are held for other pods": OPEN,
     "on a once ns/one (12 GiB with 30 % of cores) ends": once(ends=_ENDS[:1]),
     "on a once ns/one (12 GiB with 30 % of cores) and ns/two (4 GiB) end": once(ends=_ENDS),
+    "on a once ns/one (25 % of the memory, at least 12 GiB with 30 % of cores) ends": once(
+        ends=(replace(_ENDS[0], request=replace(_ENDS[0].request, percents=with_share(30, 25))),)
+    ),
+    "even on an empty node it could only fit on at most one device of 25 % of the memory": replace(
+        NEVER, request=Request(1, 2, percents=with_share(0, 25)), most_devices=1
+    ),
     "on a once closed device 1 returns": once(opens=(1,)),
     "on a once closed devices 0, 1 return and ns/two (4 GiB) ends": once(
         opens=(0, 1), ends=_ENDS[1:]

@@ -544,29 +544,44 @@ def test_a_hold_of_a_pod_with_a_charge_counts_once() -> None:
     assert world.state("job") == "Ready"
 
 
-def test_a_place_that_kube_scheduler_does_not_use_is_free_again() -> None:
-    """As of a pod whose volume is never bound."""
-    world = World(["a"])
-    world.runs("unbound", 12)
-    waits = []
-    for _ in range(4):
+def judged_each(world: World, seconds: int, times: int) -> list[str]:
+    """Judge a job of 12 again and again, with this time between."""
+    states = []
+    for _ in range(times):
         world.comes("job", 12)
         world.round()
-        waits.append(world.state("job"))
-        world.now += 300
-    assert waits == ["Retry", "Retry", "Ready", "Ready"]
+        states.append(world.state("job"))
+        world.now += seconds
+    return states
+
+
+@pytest.mark.parametrize(("workload", "seconds"), [("", 15), ("old", 300)])
+def test_a_place_that_kube_scheduler_does_not_use_is_free_again(
+    workload: str, seconds: int
+) -> None:
+    """As of a pod whose volume is never bound."""
+    world = World(["a"])
+    world.runs("unbound", 12, workload=workload)
+    assert judged_each(world, seconds, 4) == ["Retry", "Retry", "Ready", "Ready"]
     # The pod had no place meanwhile, so its time begins anew.
     world.runs("ten", 10, "a")
-    world.comes("job", 12)
-    world.round()
+    judged_each(world, 0, 1)
     world.ends("ten")
-    world.comes("job", 12)
-    world.round()
-    assert world.state("job") == "Retry"
-    world.now += 700
-    world.comes("job", 12)
-    world.round()
-    assert world.state("job") == "Retry"
+    assert judged_each(world, 700, 2) == ["Retry", "Retry"]
+
+
+def test_one_pod_after_the_other_keeps_no_place() -> None:
+    world = World(["a"])
+    world.runs("unbound", 12)
+    assert judged_each(world, 30, 1) == ["Retry"]
+    world.runs("younger", 12)
+    assert judged_each(world, 0, 1) == ["Ready"]
+    # An admitted pod of the namespace keeps its place.
+    world.runs("admitted", 12, workload="old")
+    assert judged_each(world, 0, 1) == ["Retry"]
+    world.ends("admitted")
+    world.ends("unbound")
+    assert judged_each(world, 0, 1) == ["Retry"]
 
 
 def test_a_check_of_another_controller_is_left_alone() -> None:
