@@ -116,6 +116,7 @@ def report_document(report: Report) -> dict[str, Any]:
                 "requested": pod.units,
                 "devices": pod.devices,
                 **({"cores": pod.cores} if cores else {}),
+                **({"share": pod.share} if pod.share else {}),
                 "reason": pod.reason,
             }
             for pod in report.pending
@@ -141,6 +142,8 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
             "allocated": device.allocated,
             "free": device.free,
         }
+        if device.limits > device.allocated:
+            fields["limits"] = device.limits
         if cores:
             fields["strandedByCores"] = device.stranded
             fields["coresAllocated"] = device.cores

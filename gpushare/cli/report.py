@@ -47,6 +47,8 @@ class DeviceLine:
     """Percent of compute that can still be allocated."""
     stranded: int = 0
     """Units that nobody can get because all compute is allocated."""
+    limits: int = 0
+    """Units that the pods of the device may use together, at least `allocated`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,13 @@ def make_report(
                 else "; its memory counts as 0"
             )
             warnings.append(f"node {node.name}: {node.closed_reason.value}{detail}{lost}")
+    warnings += [
+        f"node {line.name}: the pods of device {device.index} may use {device.limits} {common}"
+        f" together, and it has {device.total}: a program may find no memory within its limit"
+        for line in lines
+        for device in line.devices
+        if device.limits > max(device.total, device.allocated)
+    ]
     if len(used) > 1:
         groups = "; ".join(
             f"{unit}: {', '.join(name for name, node_unit in units.items() if node_unit == unit)}"
@@ -248,11 +257,17 @@ def _node_line(
     node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int, resource: str
 ) -> NodeLine:
     lines = []
-    cores = [0] * len(node.devices)
+    cores, above, anywhere = ([0] * len(node.devices) for _ in range(3))
+    capacity = [device.mem for device in node.devices]
     for pod in sorted(pods, key=_name_of):
         shares, largest_cores = _shares(pod, node), 0
-        capacity = [device.mem for device in node.devices]
         units = pod.request.total
+        for (index, charged), (_, limit) in zip(
+            pod.request.charges_on(shares, capacity),
+            pod.request.limits_on(shares, capacity),
+            strict=True,
+        ):
+            above[index] += (limit - charged) * scale
         if pod.request.percents and shares:
             on_devices = pod.request.percents_on(shares)
             for (index, _), percents in zip(shares, on_devices, strict=True):
@@ -260,8 +275,12 @@ def _node_line(
             largest_cores = max(percents[_COMPUTE] for percents in on_devices)
             shares = pod.request.charges_on(shares, capacity)
             units = max(units, sum(part for _, part in shares))
-        elif pod.request.percents:
-            largest_cores = pod.request.all_percents[_COMPUTE]
+        elif not shares:
+            charges = pod.request.charges_anywhere(capacity)
+            anywhere = [sum(pair) for pair in zip(anywhere, charges, strict=True)]
+            units = max(charges, default=units)
+            if pod.request.percents:
+                largest_cores = pod.request.all_percents[_COMPUTE]
         lines.append(
             PodLine(
                 pod.ref,
@@ -293,7 +312,8 @@ def _node_line(
     devices = []
     for index, device in enumerate(node.devices):
         is_open = device.healthy and availability.takes_pods and sharers[index] < most_sharers
-        units_free = max(0, device.mem * scale - allocated[index] - unplaced) if is_open else 0
+        units_free = device.mem * scale - allocated[index] - anywhere[index] * scale
+        units_free = max(0, units_free) if is_open else 0
         cores_free = max(0, ALL_CORES - cores[index] - unplaced_cores) if is_open else 0
         devices.append(
             DeviceLine(
@@ -307,6 +327,7 @@ def _node_line(
                 cores=cores[index],
                 cores_free=cores_free,
                 stranded=0 if cores_free else units_free,
+                limits=allocated[index] + above[index],
             )
         )
     closed_reason, state = node.closed_reason.value if node.closed_reason else "", node.state
@@ -331,16 +352,15 @@ def _node_line(
 
 def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
     """Return the shares by present indices of the pod's cards, as in the ledger; () if unplaced."""
-    if node.closed_reason is None and node.devices and pod.shares:
-        capacity = tuple(device.mem for device in node.devices)
-        uuids = tuple(device.uuid for device in node.devices)
-        spec = NodeSpec(
-            node.name,
-            capacity,
-            uuids=uuids,
-            serves_by_identity=node.serves_by_identity,
-            gone=node.gone_uuids,
-        )
+    spec = NodeSpec(
+        node.name,
+        tuple(device.mem for device in node.devices),
+        uuids=tuple(device.uuid for device in node.devices),
+        closed=node.closed_reason,
+        serves_by_identity=node.serves_by_identity,
+        gone=node.gone_uuids,
+    )
+    if spec.has_known_devices and pod.shares:
         return resolve_devices(Cover(pod.shares, pod.uuids, given=pod.given_shares), spec)[1] or ()
     all_exist = all(device < len(node.devices) for device, _ in pod.shares)
     return pod.shares if all_exist else ()

@@ -9,7 +9,7 @@ Knows numpy and the model, no charges. Tested in `tests/unit/core/test_layout.py
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -26,20 +26,35 @@ _MOST_CHANGES = 16
 _A = TypeVar("_A", bound=npt.NDArray[Any])
 
 
-class NodeRows(dict[str, int]):
+class NodeRows(Mapping[str, int]):
     """The row of each node by its name, and the names that differ from earlier layouts.
 
-    It is never changed.
+    It is never changed. It has a copy of the dict and is no dict: Python copies the memory of a
+    dict by `copy` alone, and each item once a name was removed where a subclass is made.
     """
 
     def __init__(
-        self, rows: Mapping[str, int], before: "NodeRows | None", renamed: Iterable[str]
+        self, rows: dict[str, int], before: "NodeRows | None", renamed: Iterable[str]
     ) -> None:
-        super().__init__(rows)
+        self._rows = rows.copy()
+        # Thousands of names are looked up at once.
+        self.get = self._rows.get  # type: ignore[method-assign]
         self.lineage: object = object() if before is None else before.lineage
         self.serial: int = 0 if before is None else before.serial + 1
         history = () if before is None else before.history[1 - _MOST_CHANGES :]
         self.history: tuple[tuple[str, ...], ...] = (*history, tuple(renamed))
+
+    def __getitem__(self, name: str) -> int:
+        """Return the row of the node."""
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names."""
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self._rows)
 
     def changed_since(self, rows: Mapping[str, int]) -> Iterable[str] | None:
         """Return the names that may be in other rows than in an earlier one, or in one of both
@@ -177,7 +192,7 @@ class LayoutRows:
 
     def layout(
         self,
-        row: Mapping[str, int],
+        row: dict[str, int],
         capacity: npt.NDArray[np.int64],
         healthy: npt.NDArray[np.bool_],
         host: npt.NDArray[np.int64],
@@ -208,7 +223,7 @@ class LayoutRows:
         return layout
 
     def _made(
-        self, name: str, row: Mapping[str, int], width: int, host: npt.NDArray[np.int64]
+        self, name: str, row: dict[str, int], width: int, host: npt.NDArray[np.int64]
     ) -> object:
         """Return one field of the layout, except for those that NodeArrays counts."""
         count = len(self)
@@ -231,7 +246,7 @@ class LayoutRows:
         }
         return makes[name]() if name in makes else None
 
-    def _rows_again(self, row: Mapping[str, int]) -> NodeRows:
+    def _rows_again(self, row: dict[str, int]) -> NodeRows:
         renamed, self._renamed = self._renamed, set()
         return NodeRows(row, self._last.row if self._last else None, renamed)
 

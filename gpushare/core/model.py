@@ -20,6 +20,7 @@ from gpushare.core.amounts import (
     Percents,
     charged_units,
     of_one_device,
+    usable_units,
 )
 from gpushare.core.selectors import NO_DEMANDS, Demands
 
@@ -202,6 +203,8 @@ class Request:
     """The limit of neighbours; None: that of the cluster."""
     apart: Apart | None = None
     """The wish for devices without pods of the same workload; None: no such wish."""
+    memory_limit: int = 0
+    """The most units that the pod may use over all devices, at least `total`; 0: as charged."""
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -283,6 +286,30 @@ class Request:
             (device, charged_units(units, percents, *capacity[device : device + 1]))
             for (device, units), percents in zip(shares, self.percents_on(shares), strict=True)
         )
+
+    def limits_on(self, shares: Shares, capacity: Sequence[int]) -> Shares:
+        """Return the most units that the pod may use on each device of a placement. capacity: of
+        all devices.
+        """
+        charges = self.charges_on(shares, capacity)
+        if not self.memory_limit:
+            return charges
+        return tuple(
+            (
+                device,
+                usable_units(
+                    units, self.total, self.memory_limit, sum(capacity[device : device + 1])
+                ),
+            )
+            for device, units in charges
+        )
+
+    def charges_anywhere(self, capacity: Iterable[int]) -> tuple[int, ...]:
+        """Return the units charged on each device where everything of the pod may be. capacity: of
+        all devices.
+        """
+        percents = self.all_percents
+        return tuple([charged_units(self.total, percents, units) for units in capacity])
 
     @property
     def _percent_totals(self) -> Percents:
@@ -457,6 +484,11 @@ class NodeSpec:
     """Uuids of cards that have been on the node, and are not."""
     max_sharers: int = ANY_SHARERS
     """The most pods that hold a part of one device."""
+
+    @property
+    def has_known_devices(self) -> bool:
+        """Whether the devices are known, though perhaps no pod may be placed on any."""
+        return bool(self.capacity) and self.closed in (None, Reason.BROKEN_SHARERS)
 
     @property
     def marks_served(self) -> bool:

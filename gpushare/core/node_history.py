@@ -35,13 +35,13 @@ class NodeHistory:
             return spec
         if not any(spec.uuids) and len(self.uuids) == len(spec.capacity):
             spec = replace(spec, uuids=self.uuids)
-        if spec.closed is None and self._has_grown(spec):
+        if spec.has_known_devices and self._has_grown(spec):
             spec = replace(spec, closed=Reason.GROWN)
         return spec
 
     def updated(self, spec: NodeSpec) -> "NodeHistory":
         """Return the history after the API server reported the node with this spec."""
-        if not spec.capacity or spec.closed is not None or self._has_grown(spec):
+        if not spec.has_known_devices or self._has_grown(spec):
             return self
         total, count = sum(spec.capacity), len(spec.capacity)
         has_new_uuids = any(spec.uuids) or len(self.uuids) != count

@@ -379,17 +379,23 @@ def _computed_again(last: Snapshot, view: Snapshot) -> dict[str, object]:
     last: the previous snapshot. Unchanged values are copied from there.
     """
     computed: dict[str, object] = {}
-    is_open = view.healthy is last.healthy and view.closed is last.closed
-    if is_open:
+    rows, more = view.changed_since(last.generation), len(view.names) - len(last.names)
+    has_same_width = view.capacity.shape[1] == last.free.shape[1]
+    if view.healthy is last.healthy and view.closed is last.closed:
         computed["open"] = last.open
+    elif has_same_width:
+        is_open = with_rows(last.open, more)
+        is_open[rows] = view.healthy[rows] & (view.closed[rows] == 0)[:, None]
+        is_open.flags.writeable = False
+        computed["open"] = is_open
     if view.percents_used is last.percents_used:
         computed["any_percents"] = last.any_percents
+    elif not last.any_percents:
+        computed["any_percents"] = any(bool(used[rows].any()) for used in view.percents_used)
     if view.sharers is last.sharers:
         computed["limits_sharers"] = last.limits_sharers
-    rows = view.changed_since(last.generation)
     vars(view).update(computed)
-    more = len(view.names) - len(last.names)
-    if view.capacity.shape[1] == last.free.shape[1]:
+    if has_same_width:
         free = with_rows(last.free, more)
         free[rows] = view.left(rows)
         free.flags.writeable = False
@@ -442,8 +448,6 @@ class NodeArrays:
         self.generation = 0
         self._lineage, self._paired_rows = object(), PairedRows()
         self.row: dict[str, int] = {}
-        # Whether a name was removed since the dict was made.
-        self._row_has_gaps = False
         self._rows = LayoutRows()
         self._empty_rows: list[int] = []
         self._capacity = np.zeros((_ROWS, 1), dtype=np.int64)
@@ -568,7 +572,6 @@ class NodeArrays:
     def remove_node(self, name: str) -> None:
         """Remove the node; a later node may use the row."""
         row = self.row.pop(name)
-        self._row_has_gaps = True
         self._clear_row(row)
         self._rows.set(row, None)
         self._empty_rows.append(row)
@@ -602,13 +605,11 @@ class NodeArrays:
         elif request.devices:
             # The devices are unknown: the pod may be on any device, so every device is charged.
             devices = range(count)
-            all_percents = request.all_percents
-            for device, units in enumerate(capacity):
-                charged = charged_units(request.total, all_percents, units)
+            for device, charged in enumerate(request.charges_anywhere(capacity)):
                 self._used[row, device] += sign * charged
             pods[:count] += sign
             if request.percents:
-                for array, percent in zip(self._percents, all_percents, strict=True):
+                for array, percent in zip(self._percents, request.all_percents, strict=True):
                     array[row, :count] += sign * percent
                 self._percents_shown = None
         self._count_workload(row, request, devices, sign)
@@ -645,9 +646,6 @@ class NodeArrays:
                 self._host[:count, 0:3:2],
                 self._closed[:count],
             )
-            if self._row_has_gaps:
-                # Python copies a dict without gaps ten times as fast, as the layout has.
-                self.row, self._row_has_gaps = dict(self._layout.row), False
         host = self._host[:count]
         cpu_free = np.maximum(host[:, 0] - host[:, 1], 0)
         memory_free = np.maximum(host[:, 2] - host[:, 3], 0)
@@ -731,8 +729,9 @@ class NodeArrays:
         for array in (self._capacity, self._used, self._host, self._kinds, self._pods):
             array[row] = 0
         for percents in self._percents:
-            percents[row] = 0
-        self._percents_shown = None
+            if percents[row].any():
+                percents[row] = 0
+                self._percents_shown = None
         if self._workloads.pop(row, None):
             self._workloads_shown = None
         self._closed[row] = 0

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from gpushare.core.amounts import COMPUTE
 from gpushare.device_plugin.identity import Grant
+from gpushare.errors import RequestRefused
 from gpushare.wire.annotations import Names
+from gpushare.wire.device_request import LIMITS_LABEL, MEMORY_LIMIT
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 COMPUTE_LIMITS = COMPUTE.limit_variables
@@ -80,13 +82,23 @@ class Contract:
 
 
 def answer(grant: Grant, contract: Contract, uid: str, container: str) -> ContainerAllocation:
-    """Return the answer for a container. uid: of the pod, "" if the pod is not certain."""
+    """Return the answer for a container. uid: of the pod, "" if the pod is not certain.
+
+    Raises RequestRefused for a limit above the request that nothing would hold.
+    """
+    is_limited = _is_limited(grant, contract)
+    if grant.memory_limit and not is_limited:
+        raise RequestRefused(
+            f"its annotation {MEMORY_LIMIT} needs a node that limits memory (--isolation driver,"
+            f" hami-core or mps, and no MIG instance with driver); take the label {LIMITS_LABEL}"
+            " off this node"
+        )
     by_uuid = contract.id_strategy == "uuid"
     ids = [card.uuid if by_uuid else str(card.index) for card, _ in grant.shares]
     envs = _original(grant, contract, ids) | _fraction(grant, contract)
     mounts: tuple[Mount, ...] = ()
     match contract.isolation:
-        case "driver" if not any(card.is_instance for card, _ in grant.shares):
+        case "driver" if is_limited:
             envs |= _driver(grant, contract)
         case "hami-core":
             additions, mounts = _hami_core(grant, contract, uid, container)
@@ -152,6 +164,14 @@ def compute_limit(allocation: ContainerAllocation) -> str:
     return allocation.envs.get(COMPUTE_LIMITS.get(isolation_of(allocation), ""), "")
 
 
+def _is_limited(grant: Grant, contract: Contract) -> bool:
+    """Return whether the isolation limits the container's memory; the driver limits no memory of
+    MIG instances.
+    """
+    has_instance = any(card.is_instance for card, _ in grant.shares)
+    return contract.isolation != "none" and not (contract.isolation == "driver" and has_instance)
+
+
 def _original(grant: Grant, contract: Contract, ids: Sequence[str]) -> dict[str, str]:
     names = contract.names
     first, _ = grant.shares[0]
@@ -171,9 +191,7 @@ def _fraction(grant: Grant, contract: Contract) -> dict[str, str]:
 
     Driver and HAMi-core show the limit as the size; MPS shows the whole card.
     """
-    shows_limit = contract.isolation == "hami-core" or (
-        contract.isolation == "driver" and not any(card.is_instance for card, _ in grant.shares)
-    )
+    shows_limit = contract.isolation != "mps" and _is_limited(grant, contract)
     if not all(card.memory_mib for card, _ in grant.shares):
         return {}
     thousandths = 1000
@@ -188,13 +206,15 @@ def _fraction(grant: Grant, contract: Contract) -> dict[str, str]:
 def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     """Return the variables for NVIDIA's driver from R615 on (container toolkit from 1.20.1 on).
 
-    The driver limits no memory of MIG instances. Whole MiB, one number for all cards of the
-    container: so the smallest share. The guarantee is a soft limit, which stays on the parent
-    cgroups when the container has ended. Without the variable there is no limit either.
+    Whole MiB, one number for all cards of the container: so the smallest share. The guarantee, at
+    most the charge, is a soft limit, which stays on the parent cgroups when the container has
+    ended. Without the variable there is no limit either.
     """
-    smallest_units = min(units for _, units in grant.limits)
-    limit = str(smallest_units * contract.unit_mib)
-    guarantee = limit if contract.driver_guarantee else "0"
+    limit, guarantee = (
+        str(min(units for _, units in limited.limits) * contract.unit_mib)
+        for limited in (grant, grant.without_limit)
+    )
+    guarantee = guarantee if contract.driver_guarantee else "0"
     return {_DRIVER_LIMIT: limit, "NVIDIA_GPU_MEMORY_REQUEST": guarantee}
 
 

@@ -10,7 +10,7 @@ works otherwise) count as one if all would get the same; else nothing is decided
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from gpushare.core.amounts import SHARE
+from gpushare.core.amounts import SHARE, usable_units
 from gpushare.device_plugin.cards import (
     Card,
     NodeCards,
@@ -73,18 +73,31 @@ class Grant:
     """The container may use all memory of the cards."""
     share: int = 0
     """Percent of memory on all cards together; 0 for the units of `shares`."""
+    memory_limit: int = 0
+    """The most units that the pod may use, on all cards together; 0 for the units of `shares`."""
 
     @property
     def limits(self) -> tuple[tuple[Card, int], ...]:
-        """The usable units of each card. A share is distributed like the units, and rounded down:
-        so containers together have no more than the ledger charges.
+        """The usable units of each card. A share and a limit are distributed like the units, and
+        rounded down: so containers together have no more than the ledger charges, or counts as
+        the limit.
         """
         if self.whole_cards:
             return tuple((card, card.unit_count) for card, _ in self.shares)
+        if self.memory_limit:
+            return tuple(
+                (card, usable_units(units, self.total, self.memory_limit, card.unit_count))
+                for card, units in self.shares
+            )
         return tuple(
             (card, max(units, self.share * units * card.unit_count // (SHARE.whole * self.units)))
             for card, units in self.shares
         )
+
+    @property
+    def without_limit(self) -> "Grant":
+        """The grant of a pod that may use no more than its request."""
+        return replace(self, memory_limit=0) if self.memory_limit else self
 
     @property
     def uuids(self) -> frozenset[str]:
@@ -244,9 +257,9 @@ def decide(
         if isinstance(grant, str):
             return Undecided(grant, len(contenders) > 1, str(candidate))
         grants.append(grant)
-    if len({(grant.cores, grant.whole_cards) for grant in grants}) > 1:
+    if len({(grant.cores, grant.whole_cards, grant.memory_limit) for grant in grants}) > 1:
         # A wrong limit of compute is worse than none; the requested memory is safe for each.
-        grants = [replace(grant, cores=0, whole_cards=False) for grant in grants]
+        grants = [replace(grant, cores=0, whole_cards=False, memory_limit=0) for grant in grants]
     if any(grant != grants[0] for grant in grants):
         texts = [
             f"{candidate} ({grant})" for candidate, grant in zip(contenders, grants, strict=True)
@@ -284,6 +297,7 @@ def granted(
         cores=container.cores,
         whole_cards=pod.whole_cards,
         share=container.share,
+        memory_limit=pod.memory_limit,
     )
 
 

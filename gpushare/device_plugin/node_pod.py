@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gpushare.core.model import MAX_UNITS, Given, PodRef, Shares
+from gpushare.core.model import MAX_UNITS, Given, PodRef, Request, Shares
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
 from gpushare.wire.given_annotation import read_given
@@ -56,6 +56,8 @@ class NodePod:
     """By the container runtime's ids, if known."""
     whole_cards: bool = False
     """The pod may use all memory of the cards."""
+    memory_limit: int = 0
+    """The most units that the pod may use on all cards together; 0: the requested ones."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -86,6 +88,7 @@ class NodePod:
             uuids=first.uuids,
             problem="",
             whole_cards=first.whole_cards,
+            memory_limit=first.memory_limit,
         )
 
 
@@ -96,6 +99,7 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
     metadata = pod.metadata
     annotations = (metadata and metadata.annotations) or {}
     gpu_containers, total, uuids, problem = _given(pod, annotations, names)
+    request = Request() if problem else request_of(pod, names)
     container_names = {}
     if isinstance(status, StartedPodStatus):
         statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
@@ -116,7 +120,8 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
         assigned=annotations.get(names.assigned) == "true",
         extra_devices=read_given(annotations, total or MAX_UNITS, names),
         container_names=container_names or None,
-        whole_cards=not problem and has_whole_cards(annotations, request_of(pod, names), names),
+        whole_cards=has_whole_cards(annotations, request, names),
+        memory_limit=request.memory_limit,
     )
 
 

@@ -110,6 +110,14 @@ class HostRoom(Host):
         return self._free[resource]
 
 
+def copied_cluster(
+    snapshot: Snapshot, rows: Rows, filters: HostFilters, policy: Policy
+) -> tuple[MutableCluster, HostRoom]:
+    """Return some nodes with their charges, and what is free there beside the devices."""
+    scorer = OwnPolicyScorer(policy, len(rows))
+    return MutableCluster(mutable(snapshot, rows, empty=False), scorer), HostRoom(filters, rows)
+
+
 @dataclass(frozen=True, slots=True)
 class PodBatch:
     """Equal pods to be placed."""
@@ -170,10 +178,9 @@ class Placer:
     def __init__(
         self, snapshot: Snapshot, rows: Rows, host_filters: HostFilters, policy: Policy
     ) -> None:
-        self.view = mutable(snapshot, rows, empty=False)
-        self._cluster = MutableCluster(self.view, OwnPolicyScorer(policy, len(rows)))
+        self._cluster, self._room = copied_cluster(snapshot, rows, host_filters, policy)
+        self.view = self._cluster.view
         self._own_filters = host_filters.own_filters
-        self._room = HostRoom(host_filters, rows)
         self._more: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._reason_cache: dict[object, tuple[int, Mapping[str, int]]] = {}
         self.shut = np.zeros(len(rows), dtype=bool)

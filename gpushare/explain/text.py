@@ -6,7 +6,14 @@ Tested in `tests/unit/explain/test_pod.py`.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, by_name, percents_text
+from gpushare.core.amounts import (
+    NO_PERCENTS,
+    PERCENT_AMOUNTS,
+    beside_memory,
+    by_name,
+    memory_text,
+    percents_text,
+)
 from gpushare.core.explain import BoundPodScore, Explanation, PodVerdict, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
@@ -270,21 +277,23 @@ def _reading(reading: DeviceReading, *, gated: bool) -> list[tuple[str, str]]:
 
 
 def _asked(request: Request, unit: str) -> str:
+    text = units_text(request, unit)
     if request.split:
-        text = f"{units_text(request, unit)}, each on a device of its own"
+        text += ", each on a device of its own"
     else:
-        text = _on_devices(request.units, request.devices, unit)
+        text += f" on {_devices(request.devices)}"
     if request.alone:
         text += " that nobody else uses" if request.devices == 1 else ", which nobody else uses"
-    elif request.percents:
-        text += f", with {percents_text(request.percents, 'its ')}"
+    elif percents := percents_text(request.percents, "its "):
+        text += f", with {percents}"
     wish = _wish(request.cards)
     return f"{text}, on cards {wish}" if wish else text
 
 
 def units_text(request: Request, unit: str) -> str:
-    """Return the units of each device, of a split request one after the other: 30 + 10 GiB."""
-    return _parts(request.split, unit) if request.split else amount(request.units, unit)
+    """Return the memory of each device, of a split request one after the other: 30 + 10 GiB."""
+    size = _parts(request.split, unit) if request.split else amount(request.units, unit)
+    return memory_text(size, request.units, request.percents)
 
 
 def _parts(parts: Sequence[int], unit: str) -> str:
@@ -313,47 +322,53 @@ def _by_percents(explanation: Explanation, unit: str) -> str:
     request, devices = explanation.request, explanation.with_memory
     if explanation.fit or not explanation.reasons.keys() & _BY_PERCENTS:
         return ""
+    others = percents_text(request.percents, "its ")
     if request.devices > 1:
         if request.alone:
             return f"no node has {request.devices} such devices that nobody uses"
-        share = f"any {_EXCLUSIVE}"
-        if request.percents:
-            share = f"also {percents_text(request.percents, 'its ')}"
+        share = f"also {others}" if others else f"any {_EXCLUSIVE}"
         return f"no node has {request.devices} devices with the memory and {share} free"
     if not devices or explanation.with_both:
         return ""
     single = devices == 1
     have = "1 device has" if single else f"{devices} devices have"
-    have += f" {amount(request.units, unit)}"
+    have += f" {units_text(request, unit)}"
     if request.alone:
         return f"{have} free and {'is in use' if single else 'all of them are in use'}"
-    if not request.percents:
+    if not others:
         return f"{have} free, and all of {'its' if single else 'their'} {_EXCLUSIVE} are given"
     which = "not" if single else "none of them"
-    pairs = zip(request.percents, explanation.most_percents, strict=True)
+    pairs = zip(beside_memory(request.percents), explanation.most_percents, strict=True)
     most = " and ".join(f"{percent} %" for requested, percent in pairs if requested)
-    return f"{have} free, {which} also {percents_text(request.percents, 'its ')} (at most {most})"
+    return f"{have} free, {which} also {others} (at most {most})"
 
 
 def _percents_head(request: Request) -> str:
     """Return the head of the line that `_by_percents` gives: Compute."""
+    others = beside_memory(request.percents)
     shown = [
         row.noun
-        for row, percent in zip(PERCENT_AMOUNTS, request.every_percent, strict=True)
-        if percent or (row.is_exclusive and not request.percents)
+        for row, percent in zip(PERCENT_AMOUNTS, others or NO_PERCENTS, strict=True)
+        if percent or (row.is_exclusive and not others)
     ]
     return " and ".join(shown).capitalize()
 
 
 _BY_PERCENTS = frozenset(
-    {*(Reason(amount.reason) for amount in PERCENT_AMOUNTS), Reason.INSUFFICIENT_TOGETHER}
+    {
+        *(Reason(amount.reason) for amount in PERCENT_AMOUNTS if not amount.is_memory),
+        Reason.INSUFFICIENT_TOGETHER,
+    }
 )
 _EXCLUSIVE = " or ".join(amount.name for amount in PERCENT_AMOUNTS if amount.is_exclusive)
 
 
 def _on_devices(units: int, devices: int, unit: str) -> str:
-    devices_text = "one device" if devices == 1 else f"each of {devices} devices"
-    return f"{amount(units, unit)} on {devices_text}"
+    return f"{amount(units, unit)} on {_devices(devices)}"
+
+
+def _devices(count: int) -> str:
+    return "one device" if count == 1 else f"each of {count} devices"
 
 
 def _free(explanation: Explanation, unit: str) -> str:
@@ -366,7 +381,7 @@ def _free(explanation: Explanation, unit: str) -> str:
         wants = explanation.request.cards != ANY_CARD and explanation.fits_now < largest.units
         if not wants or not explanation.most_alone:
             return text
-        names = " and ".join(by_name(explanation.request.percents))
+        names = " and ".join(by_name(beside_memory(explanation.request.percents)))
         with_percents = f" with room for its {names}" if names else ""
         fits = amount(explanation.fits_now, unit)
         return f"{text}, and {fits} on the cards that it wants{with_percents}"
@@ -442,7 +457,8 @@ def _size(request: Request, unit: str) -> str:
     text = units_text(request, unit)
     if request.devices > 1 and not request.split:
         text += f" x {request.devices} devices"
-    return f"{text} with {percents_text(request.percents)}" if request.percents else text
+    percents = percents_text(request.percents)
+    return f"{text} with {percents}" if percents else text
 
 
 def _most(explanation: Explanation, unit: str) -> str:
@@ -508,7 +524,9 @@ def _held(entry: Entry, unit: str) -> str:
             ending += f" with a grace until {_moment(entry.ends_by)}"
     percents = percents_text(entry.largest_percents)
     percents = f" with {percents}" if percents else ""
-    return f"{amount(entry.request.total, unit)}{percents}{ending}"
+    units = entry.request.total
+    size = memory_text(amount(units, unit), units, entry.largest_percents)
+    return f"{size}{percents}{ending}"
 
 
 def _moment(at: float) -> str:

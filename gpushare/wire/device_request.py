@@ -41,6 +41,11 @@ _LIMITS: Mapping[str, int | None] = {"": None, "few": FEW_NEIGHBOURS, "any": ANY
 APART = "gpushare.io/apart"
 """Whether the pods of a workload stay on different devices: `required` or `preferred`."""
 
+MEMORY_LIMIT = "gpushare.io/memory-limit"
+"""The most units that the pod may use over all devices, where that is more than the request."""
+LIMITS_LABEL = "gpushare.io/memory-limits"
+"""The label, written by operators, of nodes whose device plug-in holds containers to the limit."""
+
 SPLIT = "gpushare.io/split"
 """The units of each device of an uneven split, such as "10+30", or OWN_DEVICES."""
 OWN_DEVICES = "containers"
@@ -62,6 +67,7 @@ MOST_WISHED = 6 * 1024
 """Characters of all wishes of a pod together."""
 _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NO_HOST = Request()
+_NO_SELECTOR: Mapping[str, str] = {}
 _WITHOUT_MEMORY = (
     "{resource}: {amount.name} are asked for without {names.resource} in the same container; a"
     " device is given out by its memory, and its {amount.name} with it: ask for both"
@@ -76,14 +82,17 @@ class ContainerSums(NamedTuple):
     containers: Shares = ()
     """As `Request.containers`."""
 
-    inits: tuple[int, ...] = ()
-    """As `Request.inits`."""
+    inits: Shares = ()
+    """(index in spec.initContainers, units) of each init container and sidecar that asks."""
 
     percents: Percents = ()
     """As `Request.percents`, over all devices."""
 
     percent_containers: tuple[Shares, ...] = ()
     """As `Request.percent_containers`."""
+
+    percent_inits: tuple[Shares, ...] = ()
+    """The same of the init containers and sidecars, by the index in spec.initContainers."""
 
 
 def device_request(
@@ -95,9 +104,10 @@ def device_request(
     host: Request = _NO_HOST,
     models: tuple[str, ...] = (),
     workload: str = "",
+    node_selector: Mapping[str, str] = _NO_SELECTOR,
 ) -> Request:
     """Return the request of a pod. host: CPU, memory and other resources; models: accepted GPU
-    models; workload: as of `Apart`, "" for none.
+    models; workload: as of `Apart`, "" for none; node_selector: of the pod's spec.
 
     Annotation or label `names.count` splits the memory and the percents evenly over several
     devices, annotation SPLIT splits the memory unevenly. Raises AnnotationError for an annotation
@@ -140,7 +150,7 @@ def device_request(
         containers=sums.containers,
         policy=policy,
         models=models,
-        inits=sums.inits,
+        inits=tuple([units for _, units in sums.inits]),
         resources=host.resources,
         percents=tuple([percent // devices for percent in sums.percents]),
         percent_containers=sums.percent_containers,
@@ -148,10 +158,11 @@ def device_request(
         split=parts if len(set(parts)) > 1 else (),
         neighbours=_LIMITS[limit],
         apart=_apart(annotations, workload),
+        memory_limit=_memory_limit(sums, annotations, node_selector, names),
     )
     for index, total in enumerate(sums.percents):
         if total:
-            _check_percents(index, total, request, names)
+            _check_percents(index, sums, request, names)
     return request
 
 
@@ -169,6 +180,45 @@ def _apart(annotations: Mapping[str, str], workload: str) -> Apart | None:
     if wish not in (None, "required", "preferred"):
         raise AnnotationError(f"{APART}: {wish[:20]!a} is neither 'required' nor 'preferred'")
     return Apart(workload, wish == "required") if wish and workload else None
+
+
+def _memory_limit(
+    sums: ContainerSums,
+    annotations: Mapping[str, str],
+    node_selector: Mapping[str, str],
+    names: Names,
+) -> int:
+    """Return the most units that the pod may use, 0 if no more than the request.
+
+    The node selector keeps the pod on nodes of LIMITS_LABEL: kube-scheduler, autoscalers and the
+    kubelet compare it. Raises AnnotationError for a value that makes no sense.
+    """
+    text = annotations.get(MEMORY_LIMIT)
+    if text is None:
+        return 0
+    limit = strict_number(text, MAX_UNITS)
+    if limit is None:
+        raise AnnotationError(f"{MEMORY_LIMIT}: {text[:20]!a} is not a number of units")
+    if limit < sums.units:
+        raise AnnotationError(
+            f"{MEMORY_LIMIT}: {limit} is less than the {sums.units} {names.resource} that the pod"
+            " asks for: write as much or more"
+        )
+    if any(
+        percent
+        for amount, percent in zip(PERCENT_AMOUNTS, sums.percents, strict=False)
+        if amount.is_memory
+    ):
+        raise AnnotationError(
+            f"{MEMORY_LIMIT}: a pod with a percentage of the memory of a card has no limit in"
+            " units: leave out one of them"
+        )
+    if node_selector.get(LIMITS_LABEL) != "true":
+        raise AnnotationError(
+            f"{MEMORY_LIMIT}: only nodes with the label {LIMITS_LABEL} hold a pod to it: write"
+            f' {LIMITS_LABEL}: "true" into the nodeSelector of the pod'
+        )
+    return limit if limit > sums.units else 0
 
 
 def _parts(sums: ContainerSums, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:
@@ -266,14 +316,17 @@ def _without_memory(index: int, names: Names) -> str:
     )
 
 
-def _check_percents(index: int, total: int, request: Request, names: Names) -> None:
-    """Check that the devices with the pod's memory can have the percents, `total` over all devices.
+def _check_percents(index: int, sums: ContainerSums, request: Request, names: Names) -> None:
+    """Check that the devices with the pod's memory can have the percents.
 
     index: of the amount in PERCENT_AMOUNTS.
     """
     amount, resource = PERCENT_AMOUNTS[index], names.percents[index].resource
-    devices, units = request.devices, dict(request.containers)
-    of_containers = request.percent_containers[index]
+    total, devices, units = sums.percents[index], request.devices, dict(sums.containers)
+    of_containers = sums.percent_containers[index]
+    # (percent, units) of each init container and sidecar, and of all containers.
+    of_inits = _beside_units(sums.percent_inits[index], sums.inits)
+    pairs = [*_beside_units(of_containers, sums.containers), *of_inits]
     if total % devices:
         raise MessageError(
             f"{resource}: {total} cannot be split evenly over {devices} devices"
@@ -286,7 +339,7 @@ def _check_percents(index: int, total: int, request: Request, names: Names) -> N
             f" (percent): write {amount.whole * devices} or less, or ask for {needed} devices"
             f" ({names.count})"
         )
-    if any(container not in units for container, _ in of_containers):
+    if not all(own_units for _, own_units in pairs):
         raise MessageError(_without_memory(index, names))
     if amount.is_memory and request.inits:
         raise MessageError(
@@ -294,8 +347,10 @@ def _check_percents(index: int, total: int, request: Request, names: Names) -> N
             f" be beside {amount.name}: ask for it in the containers alone"
         )
     if request.split:
-        if not has_own_devices(request) or any(
-            percent * devices != total for _, percent in of_containers
+        if (
+            not has_own_devices(request)
+            or any(percent * devices != total for _, percent in of_containers)
+            or any(percent * devices > total for percent, _ in of_inits)
         ):
             raise MessageError(
                 f"{resource}: a pod that is split ({SPLIT}) can have {amount.noun} where each"
@@ -309,13 +364,19 @@ def _check_percents(index: int, total: int, request: Request, names: Names) -> N
             f" {amount.name} for {request.total}"
         )
     elif devices > 1 and any(
-        percent * request.total != total * units[container] for container, percent in of_containers
+        percent * request.total > total * own_units for percent, own_units in pairs
     ):
         raise MessageError(
             f"{resource}: over {devices} devices ({names.count}) several containers have parts"
             f" of different devices, so each needs {amount.name} in proportion to its"
             f" {names.resource}; the pod has {total} {amount.name} for {request.total}"
         )
+
+
+def _beside_units(percents: Shares, units: Shares) -> list[tuple[int, int]]:
+    """Return (percent, units) of each container with percents; 0 units for one without memory."""
+    of_container = dict(units)
+    return [(percent, of_container.get(container, 0)) for container, percent in percents]
 
 
 def _is_in_proportion(total: int, percents: Mapping[int, int], units: Mapping[int, int]) -> bool:

@@ -21,6 +21,7 @@ from gpushare.wire import objects
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of, read_toleration
+from gpushare.wire.groups import MAX_MEMBERS
 from gpushare.wire.objects import Metadata, Owner, Pod, own, seconds_of
 from gpushare.wire.placeholders import HOSTNAME
 from gpushare.wire.pods import has_ended, request_among
@@ -221,7 +222,7 @@ class WorkloadRecord:
     pods: tuple[WorkloadPods, ...] = ()
     """The pods that ask for managed resources; of a workload without quota, ()."""
     mistake: str = ""
-    """Why the pods cannot be read, or ""."""
+    """Why the pods cannot be read, or are too many, or ""."""
     on_hosts: bool = False
     """Whether Kueue has chosen nodes by name: the lowest level of the Topology is the host name."""
 
@@ -302,24 +303,20 @@ def read_workload(item: QueuedWorkload, managed_names: Sequence[Names]) -> Workl
     status = item.status or WorkloadStatus()
     if not (metadata.namespace and metadata.name and metadata.uid):
         raise MessageError("Workload.metadata: name, namespace or uid is missing")
-    conditions = {one.get("type"): one.get("status") for one in status.conditions or ()}
-    if not status.admission_checks or conditions.get("Finished") == "True":
+    true = [one.get("type") for one in status.conditions or () if one.get("status") == "True"]
+    if not status.admission_checks or "Finished" in true:
         return None
-    is_reserved = (conditions.get("QuotaReserved"), conditions.get("Evicted") == "True") == (
-        "True",
-        False,
-    )
     record = WorkloadRecord(
         ref=PodRef(metadata.namespace, metadata.name, metadata.uid),
         version=metadata.resource_version or "",
         priority=spec.priority or 0,
         created=seconds_of(metadata.creation_timestamp),
-        is_reserved=is_reserved,
+        is_reserved="QuotaReserved" in true and "Evicted" not in true,
         waits=bool(status.requeue_state and status.requeue_state.requeue_at),
         checks=tuple(status.admission_checks),
         conditions=tuple(status.conditions or ()),
     )
-    if not is_reserved:
+    if not record.is_reserved:
         return record
     assignments = (status.admission and status.admission.pod_set_assignments) or ()
     on_hosts = any(HOSTNAME in _levels(assignment) for assignment in assignments)
@@ -327,6 +324,8 @@ def read_workload(item: QueuedWorkload, managed_names: Sequence[Names]) -> Workl
         pods = tuple(_pods(metadata, spec, status, managed_names))
     except WireError as error:
         return replace(record, mistake=str(error))
+    if (count := sum(part.count for part in pods)) > MAX_MEMBERS:
+        return replace(record, mistake=f"{count} pods ask for devices: at most {MAX_MEMBERS} may")
     return replace(record, pods=pods, on_hosts=on_hosts)
 
 
@@ -441,6 +440,12 @@ def is_pending(check: Mapping[str, Any], names: Collection[str]) -> bool:
     return check.get("name") in names and check.get("state") == PENDING
 
 
+def retries(check: Mapping[str, Any]) -> int:
+    """Return how often the check has led to a new try."""
+    count = check.get("retryCount")
+    return max(count, 0) if isinstance(count, int) else 0
+
+
 def release_patch(workload: WorkloadRecord, now: str) -> bytes:
     """Return the merge patch after which Kueue gives the quota back: what its own eviction writes.
 
@@ -451,7 +456,7 @@ def release_patch(workload: WorkloadRecord, now: str) -> bytes:
             **check,
             "state": PENDING,
             "lastTransitionTime": now,
-            "retryCount": int(check.get("retryCount") or 0) + (check.get("state") == RETRY),
+            "retryCount": retries(check) + (check.get("state") == RETRY),
         }
         for check in workload.checks
     ]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from gpushare.wire.annotations import Names
-from gpushare.wire.device_request import APART, NEIGHBOURS, SPLIT, WISHES
+from gpushare.wire.device_request import APART, MEMORY_LIMIT, NEIGHBOURS, SPLIT, WISHES
 from gpushare.wire.groups import GROUP_SIZE
 from gpushare.wire.whole_card import WHOLE_CARD
 
@@ -54,6 +54,7 @@ def _annotations(annotations: Collection[str], names: Names) -> Iterator[str]:
         GROUP_SIZE,
         NEIGHBOURS,
         APART,
+        MEMORY_LIMIT,
         *_OF_MOVES,
     )
     written = (names.uuids, names.given, names.inventory, names.shape)

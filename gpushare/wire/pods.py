@@ -99,18 +99,26 @@ def request_of(pod: Pod, names: Names) -> Request:
     """
     host = host_sums(pod)
     units, containers, inits = device_sums(pod, names.resource)
-    percents, percent_containers = percent_sums(pod, names)
+    percents, percent_containers, percent_inits = percent_sums(pod, names)
     if not (units or percents):
         return host
     metadata = pod.metadata or Metadata()
     request = device_request(
-        ContainerSums(units, containers, inits, percents, percent_containers),
+        ContainerSums(
+            units=units,
+            containers=containers,
+            inits=inits,
+            percents=percents,
+            percent_containers=percent_containers,
+            percent_inits=percent_inits,
+        ),
         metadata.annotations or {},
         metadata.labels or {},
         names,
         host=host,
         models=_accepted_models(pod.spec or PodSpec()),
         workload=workload_of(pod) if APART in (metadata.annotations or {}) else "",
+        node_selector=(pod.spec and pod.spec.node_selector) or {},
     )
     return _one_request(request)
 
@@ -197,19 +205,19 @@ def units_of(pod: Pod, resource: str) -> int:
     return device_sums(pod, resource)[0]
 
 
-def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
-    """Return (total GPU units, `containers` and `inits` of the Request). Raises QuantityError."""
+def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, Shares]:
+    """Return (total GPU units, `containers` and `inits` of the sums). Raises QuantityError."""
     spec = pod.spec or PodSpec()
     regular = [gpu_units(container, resource) for container in spec.containers or ()]
     total = sum(regular)
-    init_units: tuple[int, ...] = ()
+    init_units: Shares = ()
     if spec.init_containers:
         inits = [
             (gpu_units(container, resource), container.restart_policy)
             for container in spec.init_containers
         ]
         total = peak([total], inits)
-        init_units = tuple([units for units, _ in inits if units])
+        init_units = tuple([(index, units) for index, (units, _) in enumerate(inits) if units])
     if not total:
         return 0, (), ()
     if total > MAX_UNITS:
@@ -220,27 +228,24 @@ def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
 
 def percent_sums(
     pod: Pod, names: Names, *, strict: bool = True
-) -> tuple[Percents, tuple[Shares, ...]]:
-    """Return (the percents over all devices, `percent_containers` of the Request).
+) -> tuple[Percents, tuple[Shares, ...], tuple[Shares, ...]]:
+    """Return (the percents over all devices, `percent_containers` and `percent_inits` of the sums).
 
     Raises QuantityError; if not `strict`, an unreadable amount is a whole device, which may be the
     request of the pod.
     """
     sums = [_percent_sum(pod, index, names, strict=strict) for index in range(len(names.percents))]
-    percents = tuple([total for total, _ in sums])
-    if not any(percents):
-        return (), ()
-    return percents, tuple([containers for _, containers in sums])
+    percents, of_containers, of_inits = zip(*sums, strict=True)
+    return (percents, of_containers, of_inits) if any(percents) else ((), (), ())
 
 
-def _percent_sum(pod: Pod, index: int, names: Names, *, strict: bool) -> tuple[int, Shares]:
+def _percent_sum(pod: Pod, index: int, names: Names, *, strict: bool) -> tuple[int, Shares, Shares]:
     try:
-        total, containers, _ = device_sums(pod, names.percents[index].resource)
+        return device_sums(pod, names.percents[index].resource)
     except QuantityError:
         if strict:
             raise
-        return PERCENT_AMOUNTS[index].whole, ()
-    return total, containers
+        return PERCENT_AMOUNTS[index].whole, (), ()
 
 
 def host_sums(pod: Pod, *, strict: bool = True) -> Request:
@@ -357,7 +362,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         request = request_of(pod, names)
     except WireError:
         total, containers, inits = device_sums(pod, names.resource)
-        percents, percent_containers = percent_sums(pod, names, strict=False)
+        percents, percent_containers, _ = percent_sums(pod, names, strict=False)
         if not node or not (total or percents):
             raise
         request = host_sums(pod, strict=False)
@@ -367,7 +372,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
                 units=total,
                 devices=1,
                 containers=containers,
-                inits=inits,
+                inits=tuple([units for _, units in inits]),
                 percents=of_one_device(percents),
                 percent_containers=percent_containers,
             )

@@ -131,18 +131,12 @@ class CliffSide:
 def changes(side: CliffSide) -> dict[str, Callable[[int], object]]:
     """Return by name functions that change one node; the argument is the number of the round."""
     changed_spec, ledger = spec(7), side.ledger
-
-    def leave(number: int) -> None:
-        ledger.node_changed(spec(200_001 + 3 * number))
-        ledger.snapshot()
-        ledger.node_gone(spec(200_001 + 3 * number).name)
-
     return {
         "a card closes or opens": lambda number: ledger.node_changed(
             replace(changed_spec, healthy=(number % 2 == 0, *changed_spec.healthy[1:]))
         ),
         "a node joins": lambda number: ledger.node_changed(spec(100_001 + 3 * number)),
-        "a node leaves": leave,
+        "a node leaves": lambda number: ledger.node_gone(spec(20 + number).name),
         "a node has other CPU": lambda number: ledger.node_changed(
             replace(spec(11), cpu=64_000 + 1000 * (number % 2))
         ),

@@ -102,7 +102,11 @@ def test_other_pods_pass_in_silence(item: Json) -> None:
 def test_all_annotations_of_the_page_pass() -> None:
     page = (ROOT / "docs" / "annotations.md").read_text("utf-8")
     names = set(re.findall(r"`(gpushare\.io/[a-z-]+)`", page))
-    names -= {"gpushare.io/device-list", "gpushare.io/scale-down-guard"}  # of nodes
+    names -= {
+        "gpushare.io/device-list",
+        "gpushare.io/scale-down-guard",
+        "gpushare.io/memory-limits",
+    }  # of nodes
     assert len(names) > 10
     assert warnings(pod({MEM: "4"}, dict.fromkeys(names, "x"))) == []
 

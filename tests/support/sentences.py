@@ -10,15 +10,16 @@ from gpushare.core.explain import PodVerdict
 
 _AMOUNT = r"\d+ (?:GiB|MiB|units|x \S+)"
 _PLACES = rf"{_AMOUNT} on (?:one device|each of \d+ devices)"
+_SIZE = rf"(?:{_AMOUNT}|\d+ % of the memory(?:, at least {_AMOUNT})?)"
 _PARTS = rf"(?:\d+ \+ )+{_AMOUNT}"
 _NAMES = r"\S+(?:(?:,| and) (?:\S+|\d+ more))*"
 _POD = r"(?:\S+|a pod of another namespace)"
-_HELD = rf"{_POD} \({_AMOUNT}(?: with [^()]+)?(?:, being deleted[^()]*)?\)"
+_HELD = rf"{_POD} \({_SIZE}(?: with [^()]+)?(?:, being deleted[^()]*)?\)"
 _COULD = "|".join(
     (
         rf"with at most {_PARTS} on \d+ devices",
         rf"with at most {_PLACES}",
-        rf"on at most (?:one device|\d+ devices) of (?:{_AMOUNT}|{_PARTS})",
+        rf"on at most (?:one device|\d+ devices) of (?:{_SIZE}|{_PARTS})",
         rf"with {_PLACES}: a gpu-count of \d+, as an annotation of the pod(?: in place of its"
         r" split)?",
     )

@@ -5,7 +5,7 @@ Values only. The next record after an event: records.py, by the table in phases.
 Tested in `tests/unit/ledger/test_ledger.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
@@ -184,8 +184,23 @@ class Entry:
         """Return the units charged on each device of `placement`. capacity: of all devices."""
         return self.request.charges_on(self.placement or (), capacity)
 
+    def units_above_charge(self, capacity: Sequence[int]) -> Shares:
+        """Return the units that the pod may use beyond the charge, on each device of the placement,
+        or on every device if that is unknown. capacity: of all devices.
+        """
+        shares = self.placement
+        if shares is None:
+            shares = tuple((device, self.request.total) for device in range(len(capacity)))
+        charged = dict(self.request.charges_on(shares, capacity))
+        limits = self.request.limits_on(shares, capacity)
+        return tuple((device, units - charged[device]) for device, units in limits)
+
     def units(self, capacity: Sequence[int]) -> int:
-        """Return the units charged on all devices; of an unplaced pod the requested ones."""
+        """Return the units charged on all devices; of an unplaced pod those of one device, the most
+        if devices differ.
+        """
+        if self.placement is None:
+            return max(self.request.charges_anywhere(capacity), default=self.request.total)
         return sum(units for _, units in self.charges(capacity)) or self.request.total
 
     @property
@@ -234,3 +249,18 @@ class NodeBooks:
     def cores_used(self) -> tuple[int, ...]:
         """Percent of the compute in use of each device; () where no pod has any."""
         return self.percents_used[_COMPUTE] if self.percents_used else ()
+
+
+def memory_limits(
+    entries: Iterable[Entry], used: Sequence[int], capacity: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the most units that the pods of each device may use together; () if no pod of the node
+    may use more than the charge. used: the charges of each device.
+    """
+    above = [entry for entry in entries if entry.request.memory_limit]
+    sums = list(used) if above else []
+    for entry in above:
+        for device, units in entry.units_above_charge(capacity):
+            if units:  # else the node may have lost the device
+                sums[device] += units
+    return tuple(sums)

@@ -281,13 +281,16 @@ def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None)
 
 
 def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
-    """Return the charge of a bound pod that is shown once more: its devices stay as first seen."""
+    """Return the charge of a bound pod that is shown once more: its devices stay as first seen.
+
+    Its CPU and memory, and `Request.apart`, are those of now, as after a restart.
+    """
     same = _same(_cover(pod), entry.cover)
     alarm = None if same else Alarm("placement_edited", pod.ref, pod.node)
-    request = entry.request
-    if (pod.request.cpu, pod.request.memory) != (request.cpu, request.memory):
+    request, now = entry.request, pod.request
+    if (now.cpu, now.memory, now.apart) != (request.cpu, request.memory, request.apart):
         # CPU and memory of a running pod may be resized; extended resources cannot.
-        request = replace(request, cpu=pod.request.cpu, memory=pod.request.memory)
+        request = replace(request, cpu=now.cpu, memory=now.memory, apart=now.apart)
     seen = Entry(
         *(entry.ref, request, entry.node, entry.placement, None, entry.assigned or pod.assigned),
         *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running),

@@ -49,6 +49,7 @@ from gpushare.wire.kueue import (
     is_pending,
     release_patch,
     requeue_patch,
+    retries,
     verdict_patch,
     with_flavors,
 )
@@ -386,8 +387,8 @@ class AdmissionChecks(LoopPart):
         if not reason:
             reason = judge.reason(pods, workload.ref.namespace) or "its devices are just taken"
             self._refused[workload.ref.uid] = pods
-        check = workload.check(names) or {}
-        seconds = FIRST_WAIT << min(int(check.get("retryCount") or 0), _MOST_DOUBLINGS)
+        count = retries(workload.check(names) or {})
+        seconds = FIRST_WAIT << min(count, _MOST_DOUBLINGS)
         verdict = {
             "state": RETRY,
             "message": "; ".join([reason[:_MOST_TEXT], *[_ON_HOSTS] * workload.on_hosts]),

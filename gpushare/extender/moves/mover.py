@@ -224,7 +224,9 @@ class Mover(LoopPart):
         namespaces = set[str]()
         for resource in self._resources:
             # kube-scheduler calls no extender for a pod that fails its own filters (`gated`).
-            pending_pods = [pod for pod in resource.ledger.waiting() if pod.served]
+            pending_pods = [
+                pod for pod in resource.ledger.waiting() if pod.served and not pod.demands.gated
+            ]
             namespaces |= {pod.ref.namespace for pod in pending_pods}
             refused_since = self._refused_since
             since |= {

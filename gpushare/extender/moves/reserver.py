@@ -5,7 +5,8 @@ a pod that has waited for `after` seconds gets a reservation: the node that is e
 first (core/openings.py) is held for the pod, device by device as these become free, against younger
 pods of no higher priority (verbs/holds.py). The reservations have at most a part of the memory; of
 equal priority the namespace comes first that was served longest ago, then the oldest pod. Nothing
-is stored: a new leader reserves anew by the ages of the pods.
+is stored: a new leader reserves anew by the ages of the pods. The time with closed gates counts
+only where this process did not see the gates.
 
 Tested in `tests/unit/extender/moves/test_reserver.py`.
 """
@@ -13,22 +14,20 @@ Tested in `tests/unit/extender/moves/test_reserver.py`.
 import logging
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from gpushare.core.model import PodRef
-from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.mutable_cluster import Placement
 from gpushare.core.openings import Outlook, ReservedPart, Resident
 from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.trial import FALLBACK_POLICY
-from gpushare.core.trial_streams import mutable
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiNotFound
-from gpushare.explain.defrag import unknown_devices
-from gpushare.explain.placer import HostFilters, HostRoom, rows_by_name
+from gpushare.explain.defrag import CopiedBooks
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
@@ -133,6 +132,9 @@ class Reserver(LoopPart):
         for resource in self._resources:
             pods = {pod.uid: pod for pod in resource.ledger.waiting()}
             waiting |= pods
+            # The API server keeps no time at which gates were removed.
+            gated_pods = [uid for uid, pod in pods.items() if pod.demands.gated]
+            self._not_before |= dict.fromkeys(gated_pods, now + self._after)
             self._renew(resource, pods)
         namespaces = {pod.ref.namespace for pod in waiting.values()}
         self._not_before = {
@@ -232,14 +234,19 @@ class Reserver(LoopPart):
         part: ReservedPart,
         reserved: Mapping[str, Hold],
     ) -> None:
-        """Choose places in the order of the pods, up to the largest part of the memory."""
+        """Choose places in the order of the pods, up to the largest part of the memory.
+
+        A namespace comes later by each of its pods that no node can take: there are few tries.
+        """
         now, names = self._clock(), outlook.cluster.view.names
         passed_over = {pod.uid for pod in pods} & reserved.keys()
+        failed_tries = Counter[str]()
 
-        def turn(pod: Waiting) -> tuple[int, bool, float, float]:
+        def turn(pod: Waiting) -> tuple[int, int, bool, float, float]:
+            failures = failed_tries[pod.ref.namespace]
             served_at = self._served_at.get(pod.ref.namespace, -math.inf)
             is_new = pod.uid not in reserved
-            return -pod.priority, is_new, served_at if is_new else 0.0, pod.created
+            return failures, -pod.priority, is_new, served_at if is_new else 0.0, pod.created
 
         for _ in range(min(2 * MOST_PODS, len(pods))):
             if part.count == MOST_PODS:
@@ -255,6 +262,7 @@ class Reserver(LoopPart):
                 holder = hold.pod if hold is not None else self._holder(pod)
             if opening is None or holder is None:
                 self._not_before[pod.uid] = now + PAUSE
+                failed_tries[pod.ref.namespace] += 1
                 continue
             if not part.allows(opening.placement):
                 break  # a later pod that is smaller does not overtake
@@ -293,24 +301,19 @@ class Reserver(LoopPart):
 
 def _outlook(resource: ManagedResource, now: float, wall: float) -> Outlook:
     """Return the books as they are. now: monotonic; wall: seconds since the epoch."""
-    snapshot, (entries, _) = resource.ledger.snapshot(), resource.ledger.entries_and_specs()
-    rows = rows_by_name(snapshot)
-    view = mutable(snapshot, rows, empty=False)
-    cluster = MutableCluster(view, ranking(load_policy(FALLBACK_POLICY), len(rows)))
-    host = HostRoom(HostFilters(resource.filters, snapshot.names), rows)
+    books = CopiedBooks.of(resource.ledger, resource.filters, load_policy(FALLBACK_POLICY))
     residents: defaultdict[int, list[Resident]] = defaultdict(list)
     ages: list[float] = []
-    for entry in entries.values():
-        row = view.row.get(entry.node)
-        if row is None or not _may_end(entry, wall) or unknown_devices(entry, snapshot):
+    for entry in books.entries.values():
+        placement = books.placement(entry) if _may_end(entry, wall) else None
+        if placement is None:
             continue
         ends_by = now + entry.ends_by - wall if entry.ends_by else None
         if ends_by is None and entry.started:
             ages.append(wall - entry.started)
-        placement = Placement(row, entry.placement or (), entry.request)
-        residents[row].append(Resident(placement, ends_by))
+        residents[placement.row].append(Resident(placement, ends_by))
     rest = max(sum(ages) / max(len(ages), 1), _LEAST_REST)
-    return Outlook(cluster, host, residents, now, rest)
+    return Outlook(books.cluster, books.host, residents, now, rest)
 
 
 def _place_of(hold: Hold, outlook: Outlook) -> Placement | None:

@@ -18,7 +18,7 @@ from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import NodeSpec
 from gpushare.core.neighbours import MANY, devices_by_pods
 from gpushare.core.node_filters import Availability, NodeState
-from gpushare.core.states.entry import NodeBooks
+from gpushare.core.states.entry import NodeBooks, memory_limits
 from gpushare.core.stranded import stranded_units
 from gpushare.core.workload_names import workload_name
 from gpushare.extender.claims.view import ClaimsView
@@ -57,6 +57,10 @@ _HELP = {
     ),
     "gpushare_device_memory_stranded_bytes": (
         "Free memory of a device where the commonest request has no room; smaller pods may fit"
+    ),
+    "gpushare_device_memory_limits_bytes": (
+        "Memory that the pods of a device may use together, where some have a limit above their"
+        " request; more than the device has: a program may find none although it keeps its limit"
     ),
     "gpushare_device_healthy": (
         "1 for a device in order; 0: closed, kubectl inspect gpushare shows which"
@@ -152,6 +156,7 @@ def _node_texts(
     typical, shown_amounts, _ = inputs
     name, lines = books.spec.name.translate(_ESCAPES), defaultdict[str, list[str]](list)
     availability, unavailable = resource.judge(books.spec)[0], 0
+    limits = memory_limits(books.entries, books.used, books.spec.capacity)
     for device, units in enumerate(books.spec.capacity):
         usable = books.spec.healthy[device] and not books.spec.closed
         unused = max(units - books.used[device], 0)
@@ -163,6 +168,8 @@ def _node_texts(
             "memory_allocated_bytes": books.used[device] * unit_bytes,
             "healthy": usable,
         }
+        if limits:
+            values["memory_limits_bytes"] = limits[device] * unit_bytes
         for index in shown_amounts:
             amount, percent = PERCENT_AMOUNTS[index], books.percents_used[index][device]
             values[f"{amount.noun}_allocated_percent"] = percent

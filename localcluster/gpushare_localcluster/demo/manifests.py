@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from gpushare.core.model import ALL_CORES
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.device_request import APART, SPLIT
+from gpushare.wire.device_request import APART, MEMORY_LIMIT, SPLIT
 from gpushare.wire.inventory import Inventory, InventoryDevice, encode_inventory
 from gpushare_localcluster.demo.plan import NodePlan, PodPlan, Protect
 from gpushare_localcluster.kubelet import RUN_SECONDS
@@ -174,6 +174,8 @@ def _annotations(plan: PodPlan) -> dict[str, str]:
         annotations[RUN_SECONDS] = str(plan.run_seconds)
     if plan.policy:
         annotations[ALIYUN.policy] = plan.policy
+    if plan.gpu_limit:
+        annotations[MEMORY_LIMIT] = str(plan.gpu_limit)
     if plan.apart:
         annotations[APART] = plan.apart
     return annotations

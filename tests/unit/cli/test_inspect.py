@@ -17,6 +17,7 @@ from gpushare.cli.cluster_files import resource_of_report
 from gpushare.cli.commands import OF_PLUGIN
 from gpushare.cli.kubectl import PROMPT_AFTER
 from gpushare.core.model import Reason
+from gpushare.wire.device_request import LIMITS_LABEL, MEMORY_LIMIT
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 
 Inspect = Callable[..., tuple[int, str, str]]
@@ -122,6 +123,22 @@ def test_a_percentage_of_memory_stands_as_the_units_of_the_device(
     (shown,) = json.loads(inspect("-o", "json")[1])["nodes"]
     assert [device["allocated"] for device in shown["devices"]] == [0, 24]
     assert shown["pods"][0]["allocated"] == 24
+
+
+def test_limits_that_no_device_has_are_warned_of(kubectl: FakeKubectl, inspect: Inspect) -> None:
+    pods = [pod("p0", "a")]
+    for number in (1, 2):
+        pods.append(pod(f"p{number}", "a", 4, idx="1", annotations={MEMORY_LIMIT: "10"}))
+        pods[-1]["spec"]["nodeSelector"] = {LIMITS_LABEL: "true"}
+    kubectl.cluster([node("a")], pods[:2])
+    (shown,) = json.loads(inspect("-o", "json")[1])["nodes"]
+    assert [device.get("limits") for device in shown["devices"]] == [None, 10]
+    assert inspect()[2] == ""
+    kubectl.cluster([node("a")], pods)
+    assert inspect()[2] == (
+        "Warning: node a: the pods of device 1 may use 20 GiB together, and it has 16: a program"
+        " may find no memory within its limit\n"
+    )
 
 
 def test_a_node_with_an_unreadable_limit_of_pods_is_closed(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.layout import Numbers
 from gpushare.core.model import Charge, NodeSpec, Reason, Request
 from gpushare.core.snapshot import NodeArrays, Snapshot
@@ -34,11 +35,17 @@ specs = st.builds(
     st.sampled_from([None, None, Reason.BROKEN_INVENTORY]),
     st.integers(0, 3),
 )
+PERCENTS = (compute(30), compute(100))
 changes = st.lists(
     st.one_of(
         specs,
         st.sampled_from(NAMES),  # it goes
-        st.builds(Charge, st.sampled_from(NAMES), st.just(Request(1, 1)), st.just(((0, 1),))),
+        st.builds(
+            Charge,
+            st.sampled_from(NAMES),
+            st.sampled_from([Request(1, 1, percents=percents) for percents in ((), *PERCENTS)]),
+            st.just(((0, 1),)),
+        ),
     ),
     max_size=20,
 )
@@ -60,6 +67,7 @@ def as_rebuilt(view: Snapshot) -> dict[str, object]:
             int(view.closed[row]),
             view.free[row, :count].tolist(),
             view.open[row, :count].tolist(),
+            view.cores_used[row, :count].tolist(),
             {item for item in view.row if view.group[view.row[item]] == view.group[row]},
             sum(view.order[view.row[item]] < view.order[row] for item in view.row),
         )
@@ -67,7 +75,7 @@ def as_rebuilt(view: Snapshot) -> dict[str, object]:
         uuid: sorted((view.names[row], device) for row, device in places)
         for uuid, places in view.cards.items()
     }
-    return result
+    return result | {"any_percents": view.any_percents}
 
 
 @given(changes, st.sets(st.integers(0, 19)))

@@ -7,6 +7,7 @@ import pytest
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, visible_devices
 from gpushare.device_plugin.identity import Grant
 from gpushare.device_plugin.kubelet import answer_message, parse_answer
+from gpushare.errors import RequestRefused
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.device_plugin.pods import cards
 
@@ -129,6 +130,35 @@ def test_who_has_whole_cards_may_use_all_of_their_memory() -> None:
     assert envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M,1=16384M"
     text = told(whole).envs
     assert (text["ALIYUN_COM_GPU_MEM_CONTAINER"], text["ALIYUN_COM_GPU_MEM_POD"]) == ("32", "6")
+
+
+def test_a_limit_above_the_request_is_told_where_it_is_held_and_the_request_kept() -> None:
+    """The pod asks for 6 units, of which ONE has 4, and may use 9."""
+    more = replace(ONE, memory_limit=9)
+    expected = {
+        "driver": {"NVIDIA_GPU_MEMORY_LIMIT": "6144", "NVIDIA_GPU_MEMORY_REQUEST": "4096"},
+        "mps": {
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=6144M",
+            "ALIYUN_COM_GPU_MEM_POD": "6",
+            "ALIYUN_COM_GPU_MEM_CONTAINER": "6",
+            "ALIYUN_COM_GPU_MEM_FRACTION": "0.250",
+        },
+        "hami-core": {"CUDA_DEVICE_MEMORY_LIMIT_0": "6144m"},
+    }
+    for isolation, variables in expected.items():
+        envs = told(more, isolation=isolation, driver_guarantee=True).envs
+        assert {name: envs[name] for name in variables} == variables
+    whole = told(replace(ONE, memory_limit=60), isolation="hami-core").envs
+    assert whole["CUDA_DEVICE_MEMORY_LIMIT_0"] == "24576m"  # the card has no more
+
+
+def test_a_limit_above_the_request_is_refused_where_nothing_holds_it() -> None:
+    more = replace(ONE, memory_limit=9)
+    instance = replace(more, shares=((replace(NODE.all[1], uuid="MIG-1"), 4),))
+    for grant, isolation in ((more, "none"), (instance, "driver")):
+        with pytest.raises(RequestRefused, match=r"take the label gpushare\.io/memory-limits off"):
+            told(grant, isolation=isolation)
+    assert told(instance, isolation="hami-core")
 
 
 def test_a_percentage_of_memory_is_that_of_each_card_and_rounded_down() -> None:

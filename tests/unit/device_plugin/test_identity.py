@@ -165,6 +165,15 @@ def test_a_uuid_counts_and_not_the_index_where_cards_have_moved() -> None:
     assert grant.uuids == {"GPU-3"}
 
 
+def test_of_containers_that_cannot_be_told_apart_none_has_the_others_limit() -> None:
+    pods = [placed(gpu_container(4, 1), memory_limit=limit) for limit in (8, 0)]
+    candidates = [ContainerCandidate(pod, pod.gpu_containers[0]) for pod in pods]
+    for chosen, units in ((candidates[:1], 8), (candidates, 4)):
+        decision = decide(chosen, 4, NODE)
+        assert isinstance(decision, Decided)
+        assert decision.grant.limits == ((NODE.all[1], units),)
+
+
 def test_of_containers_that_cannot_be_told_apart_none_has_the_others_compute_or_card() -> None:
     pods = [
         placed(replace(gpu_container(4, 1), cores=cores), whole_cards=whole)

@@ -18,6 +18,7 @@ from gpushare.device_plugin.pods import Pods
 from gpushare.errors import ApiUnreachable, SettingsError
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
+from gpushare.wire.device_request import LIMITS_LABEL, MEMORY_LIMIT
 from gpushare.wire.objects import PODS, STARTED_PODS, Pod
 from gpushare.wire.whole_card import WHOLE_CARD
 from tests.support.scripted_api import ScriptedApi
@@ -182,6 +183,18 @@ def test_who_has_a_whole_card_exceeds_nothing_by_using_it(world: World) -> None:
     world.processes["GPU-0"] = {11: 12 * GIB}
     assert world.look() == [("c0", "GPU-0", 16384, 12288, None)]
     assert world.messages == []
+
+
+def test_who_keeps_a_limit_above_its_request_exceeds_nothing(world: World) -> None:
+    body = pod_json(4, annotations={MEMORY_LIMIT: "8"})
+    body["spec"]["nodeSelector"] = {LIMITS_LABEL: "true"}
+    world.run(body, [11])
+    world.processes["GPU-0"] = {11: 7 * GIB}
+    assert world.look() == [("c0", "GPU-0", 4096, 7168, None)]
+    assert world.messages == []
+    world.processes["GPU-0"] = {11: 9 * GIB}
+    world.look()
+    assert [(use.allowed, use.exceeded) for use in world.messages] == [(8 * GIB, True)]
 
 
 def test_a_container_on_another_card_than_its_pods_was_given_nothing_there(world: World) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.device_request import LIMITS_LABEL, MEMORY_LIMIT
 from gpushare.wire.whole_card import WHOLE_CARD
 from tests.unit.device_plugin.pods import pod_json, read
 
@@ -90,6 +91,16 @@ def test_the_percentage_of_memory_is_read_from_the_spec() -> None:
     pod = read(body)
     (container,) = pod.gpu_containers
     assert (pod.problem, container.units, container.share) == ("", 1, 25)
+
+
+def test_the_limit_is_the_one_that_was_seen_first() -> None:
+    body = pod_json(4, annotations={MEMORY_LIMIT: "8"})
+    assert LIMITS_LABEL in read(body).problem
+    body["spec"]["nodeSelector"] = {LIMITS_LABEL: "true"}
+    first = read(body)
+    assert (first.problem, first.memory_limit) == ("", 8)
+    body["metadata"]["annotations"][MEMORY_LIMIT] = "12"
+    assert read(body).as_first_seen(first).memory_limit == 8
 
 
 def test_who_takes_the_whole_card_later_does_not_get_it() -> None:

@@ -11,7 +11,7 @@ from gpushare.explain.pod import PodExplanation
 from gpushare.explain.text import lines, sentence, verdict_text
 from gpushare.wire.conditions import SchedulerView
 from tests.support.sentences import SENTENCES, verdicts_of
-from tests.unit.core.clusters import node
+from tests.unit.core.clusters import node, with_share
 from tests.unit.core.test_explain import World, pod, requests_of_parts, worlds
 
 _WORLD = World((node("a", 16),), (pod("one", "a", 12, 0, cores=30), pod("two", "a", 4, 0)))
@@ -34,6 +34,12 @@ EXAMPLES: dict[str, Explanation] = {
     "soon: the books have just changed, or are about to": OPEN,
     "on a once ns/one (12 GiB with 30 % of cores) ends": once(ends=_ENDS[:1]),
     "on a once ns/one (12 GiB with 30 % of cores) and ns/two (4 GiB) end": once(ends=_ENDS),
+    "on a once ns/one (25 % of the memory, at least 12 GiB with 30 % of cores) ends": once(
+        ends=(replace(_ENDS[0], request=replace(_ENDS[0].request, percents=with_share(30, 25))),)
+    ),
+    "even on an empty node it could only fit on at most one device of 25 % of the memory": replace(
+        NEVER, request=Request(1, 2, percents=with_share(0, 25)), most_devices=1
+    ),
     "on a once closed device 1 returns": once(opens=(1,)),
     "on a once closed devices 0, 1 return and ns/two (4 GiB) ends": once(
         opens=(0, 1), ends=_ENDS[1:]

@@ -169,6 +169,17 @@ def test_a_topology_whose_lists_do_not_match_is_a_mistake(part: dict[str, Any]) 
     assert record.mistake.startswith("topologyAssignment")
 
 
+@pytest.mark.parametrize(("count", "mistake"), [(9_999, ""), (10_000, "10001 pods ask for dev")])
+def test_more_pods_than_a_group_may_have_are_a_mistake(count: int, mistake: str) -> None:
+    pod_sets = [
+        {"name": name, "count": number, "template": template(units)}
+        for name, number, units in (("main", count, 1), ("other", 1, 1), ("cpu", 10**9, 0))
+    ]
+    record = read(workload(*pod_sets, admission=assigned(count=count)))
+    assert record.mistake[:22] == mistake
+    assert bool(record.pods) is not bool(mistake)
+
+
 def test_a_request_that_makes_no_sense_is_a_mistake() -> None:
     record = read(workload({"name": "main", "count": 1, "template": template("a lot")}))  # type: ignore[arg-type]
     assert ALIYUN.resource in record.mistake

@@ -57,7 +57,7 @@ def test_other_resources_are_no_near_misses(name: str) -> None:
         ("gpushare.io/wholecard", "gpushare.io/whole-card is probably meant"),
         ("gpushare.io/use-model", "gpushare.io/use-models is probably meant"),
         ("aliyun.com/gpu-cuont", "aliyun.com/gpu-count is probably meant"),
-        ("gpushare.io/memory-limit", "gpushare has none of that name"),
+        ("gpushare.io/guaranteed-share", "gpushare has none of that name"),
     ],
 )
 def test_a_misspelt_annotation_is_told(name: str, end: str) -> None:

@@ -1,6 +1,7 @@
 """Requests of pods follow Kubernetes' arithmetic, and a pod with a node is never lost."""
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from gpushare.core.model import (
 )
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import ALIYUN, Names
-from gpushare.wire.device_request import APART, NEIGHBOURS, SPLIT
+from gpushare.wire.device_request import APART, LIMITS_LABEL, MEMORY_LIMIT, NEIGHBOURS, SPLIT
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.pods import MAX_LABELS, observe_pod, pod_ref, request_of
 
@@ -213,6 +214,40 @@ def test_cores_that_no_device_can_give_are_refused(
     assert str(error.value).startswith(f"{CORES}: ")
 
 
+SIDECAR = {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("cores", "init", "says"),
+    [
+        (40, shared(8, 40) | SIDECAR, ""),
+        (40, shared(8, 80) | SIDECAR, "needs cores in proportion"),
+        (40, shared(8, None) | SIDECAR, "needs cores in proportion"),
+        (None, shared(8, 80) | SIDECAR, "needs cores in proportion"),
+        (40, shared(None, 40) | SIDECAR, "cores are asked for without aliyun.com/gpu-mem in the"),
+        (40, shared(4, 20), ""),
+        (40, shared(8, 20), ""),
+        (40, shared(4, 40), "needs cores in proportion"),
+    ],
+)
+def test_over_several_devices_no_init_container_has_more_compute_than_memory(
+    cores: int | None, init: Any, says: str
+) -> None:
+    request = pod(shared(8, cores), init=[init], annotations={COUNT: "2"})
+    if not says:
+        assert request_of(request, ALIYUN).devices == 2
+        return
+    with pytest.raises(MessageError, match=says):
+        request_of(request, ALIYUN)
+
+
+def test_where_each_container_has_a_device_no_init_container_has_more_compute() -> None:
+    containers, annotations = (shared(10, 30), shared(30, 30)), {SPLIT: "containers"}
+    assert request_of(pod(*containers, init=[shared(10, 30)], annotations=annotations), ALIYUN)
+    with pytest.raises(MessageError, match="can have compute where each"):
+        request_of(pod(*containers, init=[shared(10, 40)], annotations=annotations), ALIYUN)
+
+
 @pytest.mark.parametrize("cores", ["0.5", "-1", "half", "5Gi"])
 def test_cores_without_sense_name_the_resource(cores: str) -> None:
     with pytest.raises(QuantityError) as error:
@@ -319,6 +354,46 @@ def test_a_pod_may_want_few_neighbours(annotations: dict[str, str], expected: in
 def test_another_value_of_apart_is_refused_with_what_to_write(value: str, text: str) -> None:
     with pytest.raises(AnnotationError, match=text):
         request_of(pod(container("1"), annotations={APART: value}), ALIYUN)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("8", 8), ("9", 9), ("7", 0)])
+def test_a_pod_may_use_more_than_it_asks_for_where_nodes_hold_it_to_a_limit(
+    limit: str, expected: int
+) -> None:
+    body = pod(
+        *(container(3), container(4)),
+        annotations={MEMORY_LIMIT: limit},
+        nodeSelector={LIMITS_LABEL: "true"},
+    )
+    request = request_of(body, ALIYUN)
+    assert (request.total, request.memory_limit) == (7, expected)
+
+
+@pytest.mark.parametrize(
+    ("limit", "selector", "share", "text"),
+    [
+        ("8Gi", "true", None, "'8Gi' is not a number of units"),
+        ("6", "true", None, "6 is less than the 7 aliyun.com/gpu-mem that the pod asks for"),
+        ("8", "false", None, 'write gpushare.io/memory-limits: "true" into the nodeSelector'),
+        ("8", None, None, 'write gpushare.io/memory-limits: "true" into the nodeSelector'),
+        ("8", "true", 25, "a percentage of the memory of a card has no limit in units"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused_with_what_to_write(
+    limit: str, selector: str | None, share: int | None, text: str
+) -> None:
+    body = container(7)
+    if share is not None:
+        body["resources"]["limits"][ALIYUN.share] = share
+    labels = {} if selector is None else {"nodeSelector": {LIMITS_LABEL: selector}}
+    with pytest.raises(AnnotationError, match=re.escape(text)):
+        request_of(pod(body, annotations={MEMORY_LIMIT: limit}, **labels), ALIYUN)
+
+
+def test_a_limit_leaves_compute_alone() -> None:
+    body = pod(shared(4, 30), annotations={MEMORY_LIMIT: "8"}, nodeSelector={LIMITS_LABEL: "true"})
+    request = request_of(body, ALIYUN)
+    assert (request.cores, request.memory_limit) == (30, 8)
 
 
 def test_the_policy_wished_for_is_carried_along() -> None:

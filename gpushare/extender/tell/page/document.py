@@ -18,7 +18,7 @@ from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
 from gpushare.core.model import NodeSpec, Request
 from gpushare.core.node_filters import Availability, NodeState
 from gpushare.core.selectors import Demands
-from gpushare.core.states.entry import Entry, Waiting
+from gpushare.core.states.entry import Entry, Waiting, memory_limits
 from gpushare.core.stranded import stranded_units
 from gpushare.errors import MessageError
 from gpushare.explain.claims import Readings, why_pending
@@ -446,7 +446,7 @@ def node_document(
             allocated[device] += units
             pods[device] += 1
     unplaced_pods = [entry for entry in ordered if not _shares(entry, spec)]
-    unplaced = sum(entry.request.total for entry in unplaced_pods)
+    unplaced = sum(entry.units(spec.capacity) for entry in unplaced_pods)
     devices = [
         _device(
             spec,
@@ -461,6 +461,9 @@ def node_document(
         )
         for index in range(len(spec.capacity))
     ]
+    limits = memory_limits(ordered, used, spec.capacity)
+    for device_object, units in zip(devices, limits, strict=bool(limits)):
+        device_object["limits"] = units
     stranded_by: dict[str, int] = {}
     for amount, percents in percents_used:
         key = f"strandedBy{amount.title}"

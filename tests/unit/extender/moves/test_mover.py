@@ -68,6 +68,19 @@ def test_nothing_is_moved_without_consent_and_without_budget_of_the_pods() -> No
     assert world.evictions == spent.evictions == []
 
 
+def test_the_time_with_closed_gates_does_not_count() -> None:
+    world = World(1)
+    world.late["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    world.put(world.late)
+    world.until_idle(2 * int(AFTER))
+    del world.late["spec"]["schedulingGates"]
+    world.put(world.late)
+    world.until_idle(int(AFTER) - 2)
+    assert world.evictions == []
+    world.until_idle(100)
+    assert world.is_bound()
+
+
 def test_lists_that_are_too_large_are_read_in_smaller_pages() -> None:
     world = World(1)
     world.largest_page = 60

@@ -98,9 +98,23 @@ class ReserverWorld(FilterWorld):
         return {hold.pod.ref.name: hold.node for hold in self.holds.reservations()}
 
 
-def test_the_node_that_opens_first_is_held_for_a_pod_that_has_waited_for_long() -> None:
-    world = ReserverWorld("a", "b", "c")
+def full_world(*nodes: str, cards: int = 2) -> ReserverWorld:
+    """Nodes with a pod on each card."""
+    world = ReserverWorld(*nodes, cards=cards)
     world.full()
+    return world
+
+
+def late_world(*nodes: str, cards: int = 2, **spec: Any) -> ReserverWorld:
+    """Full nodes; the first of these is reserved for the pod `late`."""
+    world = full_world(*nodes, cards=cards)
+    world.waits("late", **spec)
+    assert world.round() == {"late": nodes[0]}
+    return world
+
+
+def test_the_node_that_opens_first_is_held_for_a_pod_that_has_waited_for_long() -> None:
+    world = full_world("a", "b", "c")
     late = world.waits("late", age=AFTER - 15)
     assert world.round() == {}
     assert world.round() == {"late": "a"}
@@ -132,20 +146,14 @@ def no_room(*nodes: str) -> dict[str, str]:
 def test_a_reservation_lets_older_pods_pass_and_those_that_end_before(
     passes: bool, spec: dict[str, Any]
 ) -> None:
-    world = ReserverWorld("a", "b", "c")
-    world.full()
-    world.waits("late", age=3 * AFTER - 2)
-    world.round()
+    world = late_world("a", "b", "c", age=3 * AFTER - 2)
     world.ends("a-0")
     fits = world.filter(world.made("other", **({"age": 0.0} | spec)))[0]
     assert fits == ["a"] * passes
 
 
 def test_a_pod_that_kube_scheduler_nominates_passes() -> None:
-    world = ReserverWorld("a", "b", "c")
-    world.full()
-    world.waits("late")
-    world.round()
+    world = late_world("a", "b", "c")
     world.ends("a-0")
     other = world.made("other", age=0.0)
     other["status"]["nominatedNodeName"] = "a"
@@ -154,10 +162,7 @@ def test_a_pod_that_kube_scheduler_nominates_passes() -> None:
 
 
 def test_room_beside_the_reserved_devices_is_offered() -> None:
-    world = ReserverWorld("a", "b", cards=4)
-    world.full()
-    world.waits("late")
-    world.round()
+    world = late_world("a", "b", cards=4)
     world.ends("a-0")
     world.ends("a-3")
     small = world.made("small", age=0.0)
@@ -167,8 +172,7 @@ def test_room_beside_the_reserved_devices_is_offered() -> None:
 
 
 def test_the_reserved_part_is_bounded_and_no_smaller_pod_overtakes() -> None:
-    world = ReserverWorld(*(f"n{number:02}" for number in range(11)))
-    world.full()
+    world = full_world(*(f"n{number:02}" for number in range(11)))
     world.waits("first", age=4 * AFTER)
     world.waits("second", age=3 * AFTER)
     world.waits("third", age=2 * AFTER)
@@ -181,8 +185,7 @@ def test_the_reserved_part_is_bounded_and_no_smaller_pod_overtakes() -> None:
 
 
 def test_a_large_pod_that_may_have_no_place_blocks_no_other_pod() -> None:
-    world = ReserverWorld(*"abcdef")
-    world.full()
+    world = full_world(*"abcdef")
     world.waits("first", age=4 * AFTER)
     gated = world.waits("gated", age=3 * AFTER)
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
@@ -191,16 +194,14 @@ def test_a_large_pod_that_may_have_no_place_blocks_no_other_pod() -> None:
 
 
 def test_one_pod_has_a_reservation_however_large() -> None:
-    world = ReserverWorld("a")
-    world.full()
+    world = full_world("a")
     world.waits("late")
     world.waits("later", age=AFTER)
     assert world.round() == {"late": "a"}
 
 
 def test_priority_comes_first_and_then_namespaces_take_turns() -> None:
-    world = ReserverWorld("a", "b")
-    world.full()
+    world = full_world("a", "b")
     for number in range(3):
         world.waits(f"many-{number}", age=3 * AFTER, namespace="many")
     world.waits("other", age=2 * AFTER, namespace="other")
@@ -211,6 +212,16 @@ def test_priority_comes_first_and_then_namespaces_take_turns() -> None:
         order.append(name.partition("-")[0])
         world.ends(name)
     assert order == ["urgent", "other", "many"]
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+def test_pods_that_no_node_can_take_keep_no_other_namespace_waiting(priority: int) -> None:
+    world = full_world("a", "b")
+    for number in range(300):
+        age, name = 3 * AFTER, f"hopeless-{number}"
+        world.waits(name, 3, age=age, namespace="greedy", priority=priority)
+    world.waits("late", namespace="team")
+    assert world.round() == {"late": "a"}
 
 
 def grows(world: ReserverWorld) -> None:
@@ -239,10 +250,7 @@ def loses_its_node(world: ReserverWorld) -> None:
     ],
 )
 def test_a_reservation_ends_with_its_reason(change: Any, after: dict[str, str] | None) -> None:
-    world = ReserverWorld("a", "b", "c")
-    world.full()
-    world.waits("late")
-    assert world.round() == {"late": "a"}
+    world = late_world("a", "b", "c")
     change(world)
     if after is None:
         assert world.holds.reservations() == ()
@@ -252,10 +260,7 @@ def test_a_reservation_ends_with_its_reason(change: Any, after: dict[str, str] |
 
 
 def test_a_bind_ends_a_reservation_and_a_refused_one_does_not() -> None:
-    world = ReserverWorld("a")
-    world.full()
-    world.waits("late")
-    world.round()
+    world = late_world("a")
     world.holds.end_after_bind("uid-late", is_refused=True)
     assert len(world.holds.reservations()) == 1
     world.holds.end_after_bind("uid-late")
@@ -263,20 +268,14 @@ def test_a_bind_ends_a_reservation_and_a_refused_one_does_not() -> None:
 
 
 def test_a_new_leader_reserves_anew_by_the_ages_of_pods() -> None:
-    world = ReserverWorld("a", "b", "c")
-    world.full()
-    world.waits("late")
-    before = world.round()
+    world = late_world("a", "b", "c")
     world.reserver.stop()
     world.start()
-    assert world.round() == before
+    assert world.round() == {"late": "a"}
 
 
 def test_another_node_is_reserved_when_that_opens_earlier_by_now() -> None:
-    world = ReserverWorld("a", "b", "c")
-    world.full()
-    world.waits("late")
-    assert world.round() == {"late": "a"}
+    world = late_world("a", "b", "c")
     since = world.holds.reservations()[0].since
     world.runs("b-0", "b", 0, age=7200, activeDeadlineSeconds=14_000)
     world.runs("b-1", "b", 1, age=7200)
@@ -310,10 +309,7 @@ def test_a_place_with_free_devices_stays_reserved_while_its_node_lacks_cpu() -> 
 
 
 def test_a_free_place_that_kube_scheduler_does_not_use_is_given_up() -> None:
-    world = ReserverWorld("a", "b", "c")
-    world.full()
-    world.waits("late")
-    world.round()
+    world = late_world("a", "b", "c")
     world.ends("a-0")
     world.ends("a-1")
     world.round()
@@ -326,10 +322,7 @@ def test_a_free_place_that_kube_scheduler_does_not_use_is_given_up() -> None:
 
 
 def test_a_second_reservation_of_a_pod_has_all_its_time() -> None:
-    world = ReserverWorld("a", "b", "c")
-    world.full()
-    world.waits("late")
-    world.round()
+    world = late_world("a", "b", "c")
     world.ends("a-0")
     world.ends("a-1")
     world.round()
@@ -376,8 +369,7 @@ def test_nothing_is_reserved_where_no_pod_ends_by_itself() -> None:
     ],
 )
 def test_nothing_is_reserved_for_a_pod_that_waits_for_something_else(change: Json) -> None:
-    world = ReserverWorld("a")
-    world.full()
+    world = full_world("a")
     late = world.waits("late")
     late = json.loads(json.dumps(late))
     for part, values in change.items():
@@ -388,9 +380,18 @@ def test_nothing_is_reserved_for_a_pod_that_waits_for_something_else(change: Jso
     assert world.round(100) == {}
 
 
+def test_the_time_with_closed_gates_does_not_count() -> None:
+    world = full_world("a")
+    late = world.waits("late", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
+    assert world.round() == {}
+    del late["spec"]["schedulingGates"]
+    world.put(late)
+    assert world.round(AFTER - 1) == {}
+    assert world.round(1) == {"late": "a"}
+
+
 def test_a_place_of_a_plan_of_moves_stays_and_a_reservation_outlasts_plans() -> None:
-    world = ReserverWorld("a", "b")
-    world.full()
+    world = full_world("a", "b")
     world.waits("late")
     holder, holds = claimant_of(world, "late"), world.holds
     holds.reserve(holder, "b", ((0, 16), (1, 16)), until=world.now + 300, now=world.now)

@@ -96,7 +96,24 @@ def test_the_memory_beside_the_most_pods_is_unavailable() -> None:
 def test_a_pod_holds_the_part_of_its_card_that_it_asks_for() -> None:
     share = Request(1, 1, percents=with_share(0, 25))
     resources = holding(("ns", "a", share, ((0, 1),)), ("ns", "lost", share, None))
-    assert told(resources, "pods", "pod") == {("ns", "a", "n"): 1024, ("ns", "lost", "n"): 1}
+    assert told(resources, "pods", "pod") == {("ns", "a", "n"): 1024, ("ns", "lost", "n"): 1024}
+
+
+def test_limits_above_requests_are_told_by_device() -> None:
+    def limits(resources: ManagedResources) -> dict[tuple[str, str], float]:
+        text = Metrics(resources, GIB, dict).text().decode()
+        return {
+            (sample.labels["node"], sample.labels["device"]): sample.value / GIB
+            for family in text_string_to_metric_families(text)
+            if family.name == "gpushare_device_memory_limits_bytes"
+            for sample in family.samples
+        }
+
+    assert limits(holding(*FEW)) == {}
+    more = Request(4, 1, memory_limit=4095)
+    resources = holding(*FEW, ("ns", "more", more, ((1, 4),)))
+    # 4, 3 and 2 on either device of the first three pods.
+    assert limits(resources) == {("n", "0"): 9, ("n", "1"): 4100}
 
 
 def test_the_smallest_are_one_series_so_that_the_sum_stays() -> None:

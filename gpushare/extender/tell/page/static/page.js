@@ -153,8 +153,9 @@ function segmentsOf(node, device, held, width, wanted) {
 
 function state(node, device) {
   if (node.unavailable) return node.unavailable;
-  const { healthy, stranded, strandedByCores, cores } = device;
-  return [!healthy && "closed", stranded && `${amount(stranded)} stranded`, cores && `${cores} % of compute`,
+  const { healthy, stranded, strandedByCores, cores, limits, total } = device;
+  return [!healthy && "closed", limits > total && `limits of ${amount(limits)} together`,
+    stranded && `${amount(stranded)} stranded`, cores && `${cores} % of compute`,
     strandedByCores && `${amount(strandedByCores)} stranded by compute`].filter(Boolean).join(", ");
 }
 
@@ -263,7 +264,8 @@ function nodeRow(node, index) {
   devices.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
   for (const device of node.devices) {
     const closed = !device.healthy || node.unavailable;
-    const text = `${number(device.allocated)}/${number(device.total)}${closed ? " closed" : ""}`;
+    const over = device.limits > device.total ? `, limits ${number(device.limits)}` : "";
+    const text = `${number(device.allocated)}/${number(device.total)}${over}${closed ? " closed" : ""}`;
     const label = element("span", closed ? { class: "bad", title: text } : { title: text }, text);
     const segments = segmentsOf(node, device, held[device.index], wide, wanted);
     const bars = [bar(segments, device.total, wide)];
@@ -432,7 +434,7 @@ function drawSummary(largest) {
   }
   const closed = part.nodes.reduce((sum, node) => sum + node.devices.reduce((all, device) =>
     all + (device.healthy && !node.unavailable ? 0 : Math.max(device.total - device.allocated, 0)), 0), 0);
-  const waits = part.pending.reduce((sum, pod) => sum + pod.requested, 0);
+  const waits = part.pending.reduce((sum, pod) => sum + (pod.share ? 0 : pod.requested), 0);
   put("head", `${plural(part.nodes.length, "node")}, ${plural(sums.devices, "device")}, ${part.resource}`);
   document.title = `gpushare: ${number(sums.allocated)} of ${amount(sums.total)} in use`;
   put("figures",
@@ -495,8 +497,8 @@ function drawWaiting() {
   $("waiting").hidden = !part.pending.length;
   put("waiting-head", `${plural(part.pending.length, "pod")} wait${part.pending.length === 1 ? "s" : ""}`);
   put("waiting-rows", ...part.pending.slice(0, printing ? STEP : waitingShown).map((pod) => {
-    const each = pod.devices > 1 ? `${amount(pod.requested / pod.devices)} on each of ${pod.devices} devices` :
-      pod.devices ? amount(pod.requested) : "";
+    const size = pod.share ? `${pod.share} % of the memory` : amount(pod.requested / pod.devices);
+    const each = pod.devices > 1 ? `${size} on each of ${pod.devices} devices` : pod.devices ? size : "";
     const place = part.held.find((each) => each.pod.namespace === pod.namespace && each.pod.name === pod.name);
     const why = place ? `${place.node} is held for it ${until(place)}` :
       [pod.why ?? "is being looked at", pod.scheduler].filter(Boolean).join("; ");

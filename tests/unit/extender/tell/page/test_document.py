@@ -120,6 +120,20 @@ def test_a_pod_with_a_percentage_of_memory_has_the_units_of_its_card() -> None:
     (shown,) = part(world)["nodes"]
     assert [(item["allocated"], item["free"]) for item in shown["devices"]] == [(0, 16), (24, 16)]
     assert (shown["pods"][0]["allocated"], shown["pods"][0]["share"]) == (24, 60)
+    world.ledger.pod_changed(pod("lost", 1, "a")._replace(request=share))
+    (shown,) = part(world)["nodes"]
+    assert (shown["unplaced"], shown["pods"][0]["allocated"]) == (24, 24)
+
+
+def test_what_pods_may_use_beyond_their_requests_stands_beside() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16, 16))
+    world.ledger.pod_changed(pod("p", 4, "a", 0))
+    assert all("limits" not in item for item in part(world)["nodes"][0]["devices"])
+    more = Request(8, 1, memory_limit=14)
+    world.ledger.pod_changed(pod("more", 8, "a", 0)._replace(request=more))
+    devices = part(world)["nodes"][0]["devices"]
+    assert [(item["allocated"], item["limits"]) for item in devices] == [(12, 18), (0, 0)]
 
 
 def test_a_closed_node_says_why_and_one_that_shares_nothing_is_left_out() -> None:
