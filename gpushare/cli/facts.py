@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, of_one_device, percents_of
+from gpushare.core.amounts import PERCENT_AMOUNTS, memory_percent, of_one_device, percents_of
 from gpushare.core.model import ANY_SHARERS, MAX_UNITS, Given, PodRef, Reason, Request, Shares
 from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
@@ -88,6 +88,8 @@ class PendingFacts:
     """The number of devices; 1 if the pod names no valid number."""
     cores: int = 0
     """Percent of compute of each device."""
+    share: int = 0
+    """Percent of memory of each device."""
 
 
 def mapping(value: object) -> Fields:
@@ -237,7 +239,14 @@ def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
             # The part about preemption repeats the reasons.
             message = text(condition.get("message")).partition(" preemption: ")[0]
             reason = message or text(condition.get("reason")) or reason
-    return PendingFacts(pod_ref(pod), request.total, reason, request.devices, request.cores)
+    return PendingFacts(
+        pod_ref(pod),
+        units=request.total,
+        reason=reason,
+        devices=request.devices,
+        cores=request.cores,
+        share=memory_percent(request.percents),
+    )
 
 
 def _annotations(metadata: Fields) -> dict[str, str]:

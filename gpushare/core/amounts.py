@@ -101,6 +101,11 @@ def compute(percent: int) -> Percents:
     return percents_of(percent if amount is COMPUTE else 0 for amount in PERCENT_AMOUNTS)
 
 
+def memory_share(percent: int) -> Percents:
+    """Return `percent` of the memory of a device, and 0 of all other amounts."""
+    return percents_of(percent if amount is SHARE else 0 for amount in PERCENT_AMOUNTS)
+
+
 def charged_units(units: int, percents: Percents, capacity: int = 0) -> int:
     """Return the units that a pod is charged on a device of `capacity` units: the requested units,
     or the percents of the memory, rounded up, if these are more. capacity: 0 for a device that is

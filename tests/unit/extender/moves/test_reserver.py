@@ -214,6 +214,16 @@ def test_priority_comes_first_and_then_namespaces_take_turns() -> None:
     assert order == ["urgent", "other", "many"]
 
 
+@pytest.mark.parametrize("priority", [0, 5])
+def test_pods_that_no_node_can_take_keep_no_other_namespace_waiting(priority: int) -> None:
+    world = full_world("a", "b")
+    for number in range(300):
+        age, name = 3 * AFTER, f"hopeless-{number}"
+        world.waits(name, 3, age=age, namespace="greedy", priority=priority)
+    world.waits("late", namespace="team")
+    assert world.round() == {"late": "a"}
+
+
 def grows(world: ReserverWorld) -> None:
     world.waits("late", priority=3)
 
