@@ -10,10 +10,12 @@ from gpushare.core.defrag import freed_amounts
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Allocation, Charge, ObservedPod, PodRef, Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.pairing import Pairing
+from gpushare.core.policy import Taken
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.ranking import NoPreference, Ranking
-from gpushare.core.snapshot import Floats, NodeArrays, Rows, Snapshot
+from gpushare.core.snapshot import Floats, Ints, NodeArrays, Rows, Snapshot
 from gpushare.core.trial_streams import mutable
 from gpushare.errors import InsufficientMemory
 from gpushare.ledger import Ledger
@@ -187,15 +189,49 @@ def test_each_node_is_scored_once_however_many_sizes_the_cluster_has() -> None:
     assert scores.values.tolist() == [-(-60 * size // 100) for size in sizes]
 
 
+class Pricing(Counting):
+    """A policy without preferences whose price of a node is the units of a request."""
+
+    def score(self, snapshot: Snapshot, rows: Rows, _request: Request) -> Floats:
+        return np.zeros((len(rows), snapshot.capacity.shape[1]))
+
+    def supply(self, _snapshot: Snapshot, rows: Rows) -> Ints:
+        return np.zeros((len(rows), 1), dtype=np.int64)
+
+    def taken(self, _snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
+        return np.full((len(rows), 2), request.units, dtype=np.int8)
+
+    def group_prices(self, _snapshot: Snapshot, request: Request, totals: Ints) -> Floats:
+        return np.full(len(totals), float(request.units))
+
+    def taken_prices(
+        self, _snapshot: Snapshot, _request: Request, amounts: Taken, _totals: Ints
+    ) -> Floats:
+        prices: Floats = amounts.T.astype(np.float64) * 100
+        return prices
+
+
 def test_prices_count_the_units_of_most_cards() -> None:
     tally = NodeArrays()
-    for name, size in (("a", 40), ("b", 40), ("c", 16), ("d", 16), ("e", 40)):
-        tally.set_node(node(name, size, size, cpu=9000, memory=2**40), ())
-    view = tally.snapshot({})
-    asked = Request(1, 2, cpu=500, percents=SIXTY.percents)
-    rows = [view.row[name] for name in "abe"]
-    values, of_units = (
-        Ranking(POLICIES["shadow-price"]).scores(view, request).values[rows].tolist()
-        for request in (asked, replace(asked, units=24))
-    )
-    assert values == of_units
+    for name, size in (("a", 16), ("b", 40), ("c", 40)):
+        tally.set_node(node(name, size), ())
+    view, ranking_ = tally.snapshot({}), Ranking(Pricing())
+    priced = [-2424.0] * 3
+    assert ranking_.scores(view, SIXTY).values.tolist() == priced
+    assert ranking_.score_devices(view, np.arange(3), SIXTY)[:, 0].tolist() == priced
+    assert ranking_.best_device(view, 0, SIXTY) == 0
+
+
+def test_pods_of_other_percentages_wait_for_each_other_where_units_tell_pods_apart() -> None:
+    ledger = Ledger(Pairing.ON)
+    ledger.node_changed(node("n", 16, 16))
+    ledger.assume(PodRef("ns", "a", "a"), SIXTY, Allocation("n", (0,), (1,)), 0.0)
+    quarter = replace(SIXTY, percents=with_share(0, 25))
+    with pytest.raises(InsufficientMemory, match="an equal pod waits for the device plug-in"):
+        ledger.assume(PodRef("ns", "b", "b"), quarter, Allocation("n", (1,), (1,)), 0.0)
+    with pytest.raises(InsufficientMemory, match="device 0 has no room for 60 % of the memory"):
+        ledger.assume(PodRef("ns", "c", "c"), SIXTY, Allocation("n", (0,), (1,)), 0.0)
+    chosen = place(ledger.snapshot(), "n", quarter, Ranking(NoPreference()))
+    assert chosen.devices == (0,)
+    ledger.assume(PodRef("ns", "b", "b"), quarter, chosen, 0.0)
+    assert ledger.snapshot().used.tolist() == [[14, 0]]
