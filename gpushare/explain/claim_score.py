@@ -62,6 +62,7 @@ def values_of(
     for units, cells in by_units.items():
         at, rows, indices = np.array(cells, dtype=np.intp).T
         scores = scorer.score_devices(snapshot, rows, Request().part(units))
-        np.add.at(values, at, scores[np.arange(len(rows)), indices])
+        of_cells = scores[np.arange(len(rows)), indices]
+        values += np.bincount(at, of_cells, minlength=len(values))
     values[np.isnan(values)] = -np.inf
     return [float(value) for value in values]
