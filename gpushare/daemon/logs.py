@@ -165,7 +165,7 @@ def configure(level: str, form: str) -> LogWriter:
     logging.basicConfig(level=level.upper(), handlers=[handler])
     # No format of ours has these: a third of the time of a record (Python's logging howto).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # type: ignore[assignment]  # noqa: SLF001 -- the howto's own way
+    logging._srcfile = None  # noqa: SLF001 -- the way of the howto
     for noisy in ("urllib3", "kubernetes"):  # retries log whole URLs
         logging.getLogger(noisy).setLevel(logging.WARNING)
     return handler

@@ -14,8 +14,9 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import compress, filterfalse, repeat
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import (
@@ -30,7 +31,7 @@ from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
-from gpushare.core.snapshot import Ints, Snapshot
+from gpushare.core.snapshot import Bools, Floats, Ints, Snapshot
 from gpushare.explain.claim_books import ClaimBooks
 from gpushare.explain.claim_records import ClaimRecord, PodRequests
 from gpushare.explain.claim_score import Part, parts_of, values_of
@@ -59,8 +60,8 @@ class Ranked:
     """The order of some nodes for a pod."""
 
     names: NodeNames
-    values: Sequence[float]
-    """Value of each node; -inf for a node that ranks last."""
+    values: Floats
+    """float64 (len(names),): the value of each node; -inf for a node that ranks last."""
     at: int
     """Index of the best node."""
 
@@ -71,10 +72,11 @@ class Ranked:
 
     def scores(self) -> dict[int, list[str]]:
         """Return the nodes by score, from 10 (the best alone) down to 1; all others score 0."""
-        ranked = [value for value in self.values if value > -math.inf]
+        values: list[float] = self.values.tolist()
+        ranked = [value for value in values if value > -math.inf]
         low, span = min(ranked), max(ranked) - min(ranked) or 1.0
         by_score: dict[int, list[str]] = {score: [] for score in range(BEST, 0, -1)}
-        for at, (name, value) in enumerate(zip(self.names, self.values, strict=True)):
+        for at, (name, value) in enumerate(zip(self.names, values, strict=True)):
             grade = max(int((value - low) / span * (BEST - 1)), 0) if value > -math.inf else 0
             if score := BEST if at == self.at else grade:
                 by_score[score].append(name)
@@ -90,23 +92,36 @@ class _Prediction:
     """Parts of the driver's cards; without any the node ranks last."""
 
 
-@dataclass(slots=True)
 class _RequestKind:
-    """The predictions for one kind of request, as of one version of the books."""
+    """The predictions for one kind of request, as of one version of the books of claims."""
 
-    version: int = -1
-    capacity: Ints | None = None
-    """Capacities at the time of scoring; snapshots share the array until a node changes."""
-    predictions: dict[str, _Prediction] = field(default_factory=dict)
-    """By node."""
-    values: dict[str, float] = field(default_factory=dict)
-    """By node, the policy's score of the parts."""
+    def __init__(self) -> None:
+        self.version = -1
+        self.predictions: dict[str, _Prediction] = {}
+        """By node."""
+        self.capacity: Ints | None = None
+        """Capacities at the time of scoring; snapshots share the array until a node changes."""
+        self.is_predicted: Bools = np.zeros(0, dtype=bool)
+        """bool (N,): the rows of `predictions`."""
+        self.values: Floats = np.zeros(0)
+        """float64 (N,): the policy's score of the parts; -inf for a node that ranks last."""
 
-    def forget(self, nodes: Iterable[str]) -> None:
+    def forget(self, nodes: Iterable[str], books: Snapshot) -> None:
         """Drop what is predicted for these nodes."""
         for node in nodes:
             self.predictions.pop(node, None)
-            self.values.pop(node, None)
+            if (row := books.row.get(node)) is not None:
+                self.is_predicted[row], self.values[row] = False, -np.inf
+
+    def take_over(self, books: Snapshot) -> None:
+        """Take over nodes that came, went or changed shape; nothing is scored."""
+        self.capacity = books.capacity
+        self.predictions = {
+            node: prediction for node, prediction in self.predictions.items() if node in books.row
+        }
+        self.is_predicted = np.zeros(len(books.names), dtype=bool)
+        self.is_predicted[[books.row[node] for node in self.predictions]] = True
+        self.values = np.full(len(books.names), -np.inf)
 
 
 @dataclass(slots=True)
@@ -296,24 +311,25 @@ class ClaimRanker:
             del self._kinds[next(iter(self._kinds))]
         # Before the snapshot: a later change is one of the next call, too.
         kind.version, changed_nodes = self._books.changed_since(kind.version)
-        kind.forget(changed_nodes)
-        books, versions = self._books.ledger.snapshot(), self._books.versions
-        predictions = kind.predictions
-        outdated = list(filterfalse(predictions.__contains__, names))
-        self._predict(predictions, claims, outdated)
+        books = self._books.ledger.snapshot()
         # Values do not last if prices depend on the whole cluster, or capacities differ.
-        if kind.capacity is not books.capacity or self._has_prices:
-            kind.capacity = books.capacity
-            kind.forget([name for name in predictions if name not in versions])
-            self._score(kind, predictions, books)
-        else:
-            self._score(kind, outdated, books)
-        values = list(map(kind.values.get, names, repeat(-math.inf)))
-        best = max(values)
-        if best == -math.inf:
+        is_stale = kind.capacity is not books.capacity
+        if is_stale:
+            kind.take_over(books)
+        kind.forget(changed_nodes, books)
+        # Only nodes with cards of the driver are in the ledger, and only these rank before others.
+        rows = names.rows(books.row)
+        named = rows[rows >= 0]
+        outdated = [books.names[row] for row in named[~kind.is_predicted[named]].tolist()]
+        self._predict(kind.predictions, claims, outdated)
+        self._score(kind, kind.predictions if is_stale or self._has_prices else outdated, books)
+        values = np.where(rows >= 0, kind.values[rows], -np.inf)
+        best = values.max()
+        if best == -np.inf:
             return None
-        at = names.index(min(compress(names, map(best.__eq__, values))))
-        if fit := predictions[names[at]].fit:
+        best_places = np.flatnonzero(values == best)
+        at = int(best_places[books.order[rows[best_places]].argmin()])
+        if fit := kind.predictions[names[at]].fit:
             self._offer(uid, names[at], fit, requests.uids)
         return Ranked(names, values, at)
 
@@ -345,14 +361,15 @@ class ClaimRanker:
 
     def _score(self, kind: _RequestKind, nodes: Iterable[str], books: Snapshot) -> None:
         """Score the predictions for these nodes by the free units of the books less the offers."""
-        scored_nodes: list[str] = []
         placements: list[tuple[int, tuple[Part, ...]]] = []
         reduced: HeldSnapshotBuilder | None = None
         for node in nodes:
             prediction, row = kind.predictions.get(node), books.row.get(node)
-            if prediction is None or row is None or not prediction.parts:
+            if prediction is None or row is None:
                 continue
-            scored_nodes.append(node)
+            kind.is_predicted[row] = True
+            if not prediction.parts:
+                continue
             placements.append((row, prediction.parts))
             if node in self._on_node:
                 reduced = reduced or HeldSnapshotBuilder(books)
@@ -360,7 +377,7 @@ class ClaimRanker:
         if placements:
             snapshot = reduced.build() if reduced else books
             values = values_of(self._source.scorer(Request()), snapshot, placements)
-            kind.values.update(zip(scored_nodes, values, strict=True))
+            kind.values[[row for row, _ in placements]] = values
 
     def _take_offers(self, builder: HeldSnapshotBuilder, node: str, row: int) -> None:
         """Take the units that are offered on a node."""
