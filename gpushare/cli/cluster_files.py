@@ -15,7 +15,7 @@ from typing import Any
 
 from gpushare.cli.documents import API_VERSION, KIND
 from gpushare.cli.listed_cluster import ListedResource
-from gpushare.core.amounts import compute
+from gpushare.core.amounts import PERCENT_AMOUNTS, compute, percents_of
 from gpushare.core.model import ALL_CORES, MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.node_filters import CORDONED, UNREADY, NodeState, NodeStates
 from gpushare.core.selectors import Demands, Taint, tolerating
@@ -151,14 +151,14 @@ def _pods(node: Mapping[str, object], spec: NodeSpec, source: str) -> Iterator[O
     """Yield the pods of a node, and pods for units that are allocated to no listed pod."""
     devices = _list(node, "devices", source)
     unlisted = [_number(device, "allocated", source) for device in devices]
-    unlisted_cores = [_cores(device, "coresAllocated", source) for device in devices]
+    unlisted_cores = [_percent(device, "coresAllocated", source) for device in devices]
     unplaced, unplaced_cores = (
         _number(node, "unplaced", source),
-        _cores(node, "coresUnplaced", source),
+        _percent(node, "coresUnplaced", source),
     )
     for number, pod in enumerate(_list(node, "pods", source)):
         at = f"{source}: pods[{number}]"
-        total, cores = _number(pod, "allocated", at), min(_cores(pod, "cores", at), ALL_CORES)
+        total, cores = _number(pod, "allocated", at), min(_percent(pod, "cores", at), ALL_CORES)
         shares = tuple(
             sorted(
                 (_number(device, "index", at), _number(device, "allocated", at))
@@ -191,8 +191,10 @@ def _waiting(document: Mapping[str, object], source: str) -> Iterator[ObservedPo
         if not 0 < devices <= MAX_DEVICES_PER_POD or not total or total % devices:
             raise SettingsError(f"{at}: {total} is not spread over {devices} devices; {_AGAIN}")
         ref = PodRef(*(_text(pod, key, at) for key in ("namespace", "name", "uid")))
-        cores = min(_cores(pod, "cores", at), ALL_CORES)
-        yield ObservedPod(ref, Request(total // devices, devices, percents=compute(cores)))
+        percents = percents_of(
+            min(_percent(pod, amount.name, at), amount.whole) for amount in PERCENT_AMOUNTS
+        )
+        yield ObservedPod(ref, Request(total // devices, devices, percents=percents))
 
 
 def _bound(
@@ -228,8 +230,8 @@ def _number(document: Mapping[str, object], key: str, source: str, limit: int = 
     return value
 
 
-def _cores(document: Mapping[str, object], key: str, source: str) -> int:
-    """Return the percent of compute; 0 if the key is missing, as in clusters without compute."""
+def _percent(document: Mapping[str, object], key: str, source: str) -> int:
+    """Return the percent of an amount; 0 if the key is missing, as in clusters without any."""
     return _number({key: 0} | dict(document), key, source)
 
 

@@ -1,4 +1,4 @@
-"""`gpushare report`: the GPU-hours of namespaces, workloads or models, by a Prometheus.
+"""`gpushare report`: the GPU-hours of namespaces or workloads, by a Prometheus.
 
 The root of the command: command line to queries, rows and prices to a table or a document. The
 queries are in gpu_hours.py, those of --rightsize in rightsize.py. Standard library only, but for
@@ -26,7 +26,7 @@ from gpushare.cli.gpu_hours import (
     matchers_of,
     read_report,
 )
-from gpushare.cli.parsers import BY_MODEL, BY_NAMESPACE, report_parser
+from gpushare.cli.parsers import BY_NAMESPACE, report_parser
 from gpushare.cli.prometheus import Prometheus, seconds_of
 from gpushare.cli.rightsize import margin_of, read_sizes, sizes_document, sizes_table
 from gpushare.cli.tables import align
@@ -48,8 +48,6 @@ def _run(options: argparse.Namespace) -> None:
     seconds = seconds_of(options.since, "--since")
     if options.namespace:
         check_namespace(options.namespace)
-    if options.namespace and options.by == BY_MODEL:
-        raise SettingsError("--namespace goes with --by namespace or workload")
     if options.rightsize and (options.by != BY_NAMESPACE or options.prices):
         raise SettingsError("--rightsize goes without --by and --prices")
     check_unit(options.unit)
@@ -156,9 +154,7 @@ def table_of(report: CostReport, by: str, prices: Mapping[str, float]) -> str:
     names = LABELS[by]
     any_compute = any(row.compute for row in report.rows.values())
     head = [*(name.upper() for name in names), "GPU-HOURS"]
-    head += ["COMPUTE"] if any_compute else []
-    head += [] if by == BY_MODEL else ["USED", "USE"]
-    head += ["COST"] if prices else []
+    head += [*(["COMPUTE"] if any_compute else []), "USED", "USE", *(["COST"] if prices else [])]
 
     def cells(
         titles: Sequence[str], hours: Mapping[str, float], compute: str, used: float | None
@@ -166,9 +162,8 @@ def table_of(report: CostReport, by: str, prices: Mapping[str, float]) -> str:
         promised = sum(hours.values())
         line = [*map(printable, titles), f"{promised:.1f}"]
         line += [compute] if any_compute else []
-        if by != BY_MODEL:
-            part = f"{used / promised:.0%}" if used is not None and promised else "-"
-            line += ["-" if used is None else f"{used:.1f}", part]
+        part = f"{used / promised:.0%}" if used is not None and promised else "-"
+        line += ["-" if used is None else f"{used:.1f}", part]
         return [*line, *([f"{_cost(hours, prices):.2f}"] if prices else [])]
 
     lines = [

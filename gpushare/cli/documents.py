@@ -116,6 +116,7 @@ def report_document(report: Report) -> dict[str, Any]:
                 "requested": pod.units,
                 "devices": pod.devices,
                 **({"cores": pod.cores} if cores else {}),
+                **({"share": pod.share} if pod.share else {}),
                 "reason": pod.reason,
             }
             for pod in report.pending

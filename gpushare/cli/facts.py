@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, of_one_device, percents_of
+from gpushare.core.amounts import PERCENT_AMOUNTS, memory_percent, of_one_device, percents_of
 from gpushare.core.model import ANY_SHARERS, MAX_UNITS, Given, PodRef, Reason, Request, Shares
 from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
@@ -88,6 +88,8 @@ class PendingFacts:
     """The number of devices; 1 if the pod names no valid number."""
     cores: int = 0
     """Percent of compute of each device."""
+    share: int = 0
+    """Percent of memory of each device."""
 
 
 def mapping(value: object) -> Fields:
@@ -237,7 +239,14 @@ def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
             # The part about preemption repeats the reasons.
             message = text(condition.get("message")).partition(" preemption: ")[0]
             reason = message or text(condition.get("reason")) or reason
-    return PendingFacts(pod_ref(pod), request.total, reason, request.devices, request.cores)
+    return PendingFacts(
+        pod_ref(pod),
+        units=request.total,
+        reason=reason,
+        devices=request.devices,
+        cores=request.cores,
+        share=memory_percent(request.percents),
+    )
 
 
 def _annotations(metadata: Fields) -> dict[str, str]:
@@ -251,26 +260,28 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
     A request that makes no sense counts on one device: a bound pod holds its memory in any case.
     Raises QuantityError for an unreadable amount of memory.
     """
-    units, containers = _gpu_request(spec, names.resource)
+    units, containers, inits = _gpu_request(spec, names.resource)
     if not units:
         return None
     whole = Request(units, 1, containers=containers)
-    totals: list[int] = []
-    of_containers: list[Shares] = []
+    sums = []
     for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
         try:
-            total, shares = _gpu_request(spec, of_amount.resource)
+            sums.append(_gpu_request(spec, of_amount.resource))
         except QuantityError:  # the amount is not known, so it may be all of a device
-            total, shares = amount.whole, ()
-        totals.append(total)
-        of_containers.append(shares)
-    percents = percents_of(totals)
-    percent_containers = tuple(of_containers) if percents else ()
+            sums.append((amount.whole, (), ()))
+    percents = percents_of(total for total, _, _ in sums)
+    percent_containers = tuple(shares for _, shares, _ in sums) if percents else ()
     labels = mapping(metadata.get("labels"))
     try:
         return device_request(
             ContainerSums(
-                units, containers, percents=percents, percent_containers=percent_containers
+                units=units,
+                containers=containers,
+                inits=inits,
+                percents=percents,
+                percent_containers=percent_containers,
+                percent_inits=tuple(shares for _, _, shares in sums),
             ),
             _annotations(metadata),
             {key: text(value) for key, value in labels.items()},
@@ -295,17 +306,20 @@ def _from_totals(
     return devices_of_totals(total, count, usable)
 
 
-def _gpu_request(spec: Fields, resource: str) -> tuple[int, Shares]:
-    """Return (units of the whole pod, units of each regular container that asks)."""
+def _gpu_request(spec: Fields, resource: str) -> tuple[int, Shares, Shares]:
+    """Return (units of the whole pod, `containers` and `inits` of the sums)."""
     regular = [_limit(mapping(item), resource) for item in elements(spec.get("containers"))]
-    inits = map(mapping, elements(spec.get("initContainers")))
-    units = peak(
-        regular,
-        ((_limit(container, resource), container.get("restartPolicy")) for container in inits),
-    )
+    init_containers = [*map(mapping, elements(spec.get("initContainers")))]
+    inits = [_limit(container, resource) for container in init_containers]
+    policies = [container.get("restartPolicy") for container in init_containers]
+    units = peak(regular, zip(inits, policies, strict=True))
     if units > MAX_UNITS:
         raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
-    return units, tuple((index, container) for index, container in enumerate(regular) if container)
+    containers, init_shares = (
+        tuple((index, part) for index, part in enumerate(parts) if part)
+        for parts in (regular, inits)
+    )
+    return units, containers, init_shares
 
 
 def _limit(container: Fields, resource: str) -> int:

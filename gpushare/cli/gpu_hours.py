@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpushare.cli.parsers import BY_MODEL, BY_NAMESPACE, BY_WORKLOAD
+from gpushare.cli.parsers import BY_NAMESPACE, BY_WORKLOAD
 from gpushare.cli.prometheus import Prometheus
 from gpushare.errors import MessageError, SettingsError
 
@@ -20,11 +20,7 @@ _COUNTERS = {
     BY_WORKLOAD: ("gpushare_workload", "pods"),
 }
 """By --by: the beginning of the counters, the least --metrics-detail."""
-LABELS = {
-    BY_NAMESPACE: ("namespace",),
-    BY_WORKLOAD: ("namespace", "workload"),
-    BY_MODEL: ("model",),
-}
+LABELS = {BY_NAMESPACE: ("namespace",), BY_WORKLOAD: ("namespace", "workload")}
 """By --by: the labels of a row."""
 USED = "gpushare_device_plugin_container_memory_used_bytes"
 HELD = "gpushare_pod_memory_allocated_bytes"
@@ -39,7 +35,7 @@ Names = tuple[str, ...]
 
 @dataclass(slots=True)
 class HolderHours:
-    """The GPU-hours of a namespace, a workload or a model."""
+    """The GPU-hours of a namespace or a workload."""
 
     by_model: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Promised, by model."""
@@ -130,22 +126,19 @@ class Window:
 
 def read_report(window: Window, by: str, namespace: str) -> CostReport:
     """Return the GPU-hours. Raises MessageError."""
-    idle, models = dict[str, float](), defaultdict[Names, HolderHours](HolderHours)
     expression = f"sum by (model, state) (increase({window.over('gpushare_gpu_seconds_total')}))"
-    for labels, value in window.prometheus.query(expression):
-        model, state = labels.get("model", ""), labels.get("state", "")
-        if state == "idle":
-            idle[model] = value / _HOUR
-        elif state == "promised":
-            models[(model,)].by_model[model] += value / _HOUR
-    if not idle and not models:
+    samples = list(window.prometheus.query(expression))
+    idle = {
+        labels.get("model", ""): value / _HOUR
+        for labels, value in samples
+        if labels.get("state") == "idle"
+    }
+    if not samples:
         raise window.lacks(
             "gpushare_gpu_seconds_total",
             "have it scrape the port health of the extender (docs/alerts.md), of this release or a"
             " later one",
         )
-    if by == BY_MODEL:
-        return CostReport(models, idle)
     (beginning, detail), names = _COUNTERS[by], LABELS[by]
     grouped = ", ".join((*names, "model"))
     rows = defaultdict[Names, HolderHours](HolderHours)

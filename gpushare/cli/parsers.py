@@ -18,7 +18,7 @@ MOVES = 4
 """The default upper bound of moves of a plan; as `explain.defrag.MOST_MOVES`."""
 MOST_MOVES_ASKED = 8
 """The upper bound of `--moves`."""
-BY_NAMESPACE, BY_WORKLOAD, BY_MODEL = "namespace", "workload", "model"
+BY_NAMESPACE, BY_WORKLOAD = "namespace", "workload"
 """The values of `--by`."""
 WAIT = 300
 """Default seconds until a budget allows an eviction, and until a replacement pod runs."""
@@ -221,8 +221,8 @@ def report_parser(prog: str) -> Parser:
     add(
         "--by",
         default=BY_NAMESPACE,
-        choices=(BY_NAMESPACE, BY_WORKLOAD, BY_MODEL),
-        help="namespace|workload|model: what a line is for (default: %(default)s)",
+        choices=(BY_NAMESPACE, BY_WORKLOAD),
+        help="namespace|workload: what a line is for (default: %(default)s)",
     )
     add("--prices", action="append", default=[], metavar="PRICE", help="see below; can be repeated")
     add(

@@ -257,17 +257,15 @@ def _node_line(
     node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int, resource: str
 ) -> NodeLine:
     lines = []
-    cores, above = [0] * len(node.devices), [0] * len(node.devices)
+    cores, above, anywhere = ([0] * len(node.devices) for _ in range(3))
+    capacity = [device.mem for device in node.devices]
     for pod in sorted(pods, key=_name_of):
         shares, largest_cores = _shares(pod, node), 0
-        capacity = [device.mem for device in node.devices]
         units = pod.request.total
-        for (index, charged), (_, limit) in zip(
-            pod.request.charges_on(shares, capacity),
-            pod.request.limits_on(shares, capacity),
-            strict=True,
-        ):
-            above[index] += (limit - charged) * scale
+        if pod.request.memory_limit:
+            limits = pod.request.limits_on(shares, capacity)
+            for (index, charged), (_, limit) in zip(shares, limits, strict=True):
+                above[index] += (limit - charged) * scale
         if pod.request.percents and shares:
             on_devices = pod.request.percents_on(shares)
             for (index, _), percents in zip(shares, on_devices, strict=True):
@@ -275,8 +273,12 @@ def _node_line(
             largest_cores = max(percents[_COMPUTE] for percents in on_devices)
             shares = pod.request.charges_on(shares, capacity)
             units = max(units, sum(part for _, part in shares))
-        elif pod.request.percents:
-            largest_cores = pod.request.all_percents[_COMPUTE]
+        elif not shares:
+            charges = pod.request.charges_anywhere(capacity)
+            anywhere = [sum(pair) for pair in zip(anywhere, charges, strict=True)]
+            units = max(charges, default=units)
+            if pod.request.percents:
+                largest_cores = pod.request.all_percents[_COMPUTE]
         lines.append(
             PodLine(
                 pod.ref,
@@ -308,7 +310,8 @@ def _node_line(
     devices = []
     for index, device in enumerate(node.devices):
         is_open = device.healthy and availability.takes_pods and sharers[index] < most_sharers
-        units_free = max(0, device.mem * scale - allocated[index] - unplaced) if is_open else 0
+        units_free = device.mem * scale - allocated[index] - anywhere[index] * scale
+        units_free = max(0, units_free) if is_open else 0
         cores_free = max(0, ALL_CORES - cores[index] - unplaced_cores) if is_open else 0
         devices.append(
             DeviceLine(
@@ -347,16 +350,15 @@ def _node_line(
 
 def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
     """Return the shares by present indices of the pod's cards, as in the ledger; () if unplaced."""
-    if node.closed_reason is None and node.devices and pod.shares:
-        capacity = tuple(device.mem for device in node.devices)
-        uuids = tuple(device.uuid for device in node.devices)
-        spec = NodeSpec(
-            node.name,
-            capacity,
-            uuids=uuids,
-            serves_by_identity=node.serves_by_identity,
-            gone=node.gone_uuids,
-        )
+    spec = NodeSpec(
+        node.name,
+        tuple(device.mem for device in node.devices),
+        uuids=tuple(device.uuid for device in node.devices),
+        closed=node.closed_reason,
+        serves_by_identity=node.serves_by_identity,
+        gone=node.gone_uuids,
+    )
+    if spec.has_known_devices and pod.shares:
         return resolve_devices(Cover(pod.shares, pod.uuids, given=pod.given_shares), spec)[1] or ()
     all_exist = all(device < len(node.devices) for device, _ in pod.shares)
     return pod.shares if all_exist else ()

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, TextIO
 
 from gpushare.cli.report import NodeLine, Report
 from gpushare.commandline import columns_of
+from gpushare.core.amounts import memory_percent
 from gpushare.core.model import ALL_CORES
 from gpushare.wire.inventory import MAX_SHARERS
 from gpushare.wire.printable import folded, printable
 
 if TYPE_CHECKING:  # this module takes longer to load than the command
     from gpushare.cli.claims import ClaimsReport
+    from gpushare.wire.held import HeldPlace
 
 _PADDING = 2
 _COLOURS = {"room": "32", "little": "33", "full": "31", "closed": "2", "head": "1"}
@@ -307,7 +309,7 @@ def _waiting(report: Report, style: Style) -> str:
             (
                 printable(pod.ref.name),
                 printable(pod.ref.namespace),
-                str(pod.units),
+                f"{pod.share * pod.devices}%" if pod.share else str(pod.units),
                 *[str(pod.cores * pod.devices)] * cores,
                 printable(pod.reason),
             )
@@ -338,8 +340,8 @@ def held_places(report: Report, style: Style) -> str:
             (
                 printable(place.pod.name),
                 printable(place.pod.namespace),
-                _units(place.split, place.units, place.devices),
-                *[_units((), place.cores, place.devices)] * cores,
+                _memory(place),
+                *[_by_device(str(place.cores), place.devices)] * cores,
                 printable(place.node),
                 place.until_text,
             )
@@ -391,10 +393,17 @@ def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
     return align(rows)
 
 
-def _units(split: Sequence[int], units: int, devices: int) -> str:
-    """Return the units by device; different parts in the form of the annotation, such as 30+10."""
-    alike = f"{units} x {devices}" if devices > 1 else str(units)
-    return "+".join(map(str, split)) or alike
+def _memory(place: "HeldPlace") -> str:
+    """Return the units by device, or the percentage; different parts in the form of the annotation,
+    such as 30+10.
+    """
+    percent = memory_percent(place.percents)
+    alike = _by_device(f"{percent}%" if percent else str(place.units), place.devices)
+    return "+".join(map(str, place.split)) or alike
+
+
+def _by_device(amount: str, devices: int) -> str:
+    return f"{amount} x {devices}" if devices > 1 else amount
 
 
 def _models(node: NodeLine) -> str:

@@ -101,6 +101,11 @@ def compute(percent: int) -> Percents:
     return percents_of(percent if amount is COMPUTE else 0 for amount in PERCENT_AMOUNTS)
 
 
+def memory_share(percent: int) -> Percents:
+    """Return `percent` of the memory of a device, and 0 of all other amounts."""
+    return percents_of(percent if amount is SHARE else 0 for amount in PERCENT_AMOUNTS)
+
+
 def charged_units(units: int, percents: Percents, capacity: int = 0) -> int:
     """Return the units that a pod is charged on a device of `capacity` units: the requested units,
     or the percents of the memory, rounded up, if these are more. capacity: 0 for a device that is
@@ -132,11 +137,26 @@ def by_name(percents: Percents) -> dict[str, int]:
     return {amount.name: percent for amount, percent in pairs if percent}
 
 
-def percents_text(percents: Percents, whose: str = "") -> str:
-    """Return text such as "20 % of its cores"; "" for no percents. whose: as "its "."""
+def beside_memory(percents: Percents) -> Percents:
+    """Return the percents without those of the memory."""
     pairs = zip(PERCENT_AMOUNTS, percents, strict=False)
+    return percents_of(0 if amount.is_memory else percent for amount, percent in pairs)
+
+
+def percents_text(percents: Percents, whose: str = "") -> str:
+    """Return text such as "20 % of its cores", without memory; "" for no percents. whose: as
+    "its ".
+    """
+    pairs = zip(PERCENT_AMOUNTS, beside_memory(percents), strict=False)
     return " and ".join(
-        f"{percent} % of {whose}{MEMORY.name if amount.is_memory else amount.name}"
-        for amount, percent in pairs
-        if percent
+        f"{percent} % of {whose}{amount.name}" for amount, percent in pairs if percent
     )
+
+
+def memory_text(size: str, units: int, percents: Percents) -> str:
+    """Return the memory of a request as text. size: the units as text, such as "4 GiB"."""
+    percent = memory_percent(percents)
+    if not percent:
+        return size
+    # Any percent of a device is at least 1 unit.
+    return f"{percent} % of the memory" + (f", at least {size}" if units > 1 else "")

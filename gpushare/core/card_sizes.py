@@ -43,3 +43,11 @@ def common_sizes(capacity: Ints) -> Mapping[int, int]:
         (-int(nodes[at]), -int(cards[at]), int(sizes[at])) for at in np.flatnonzero(counts)
     )
     return {size: -count for _, count, size in ranked[:MOST_SIZES]}
+
+
+def typical_size(sizes: Mapping[int, int]) -> int:
+    """Return the size of most cards, the largest of equally common ones; 0 without cards.
+
+    sizes: each with the number of its cards.
+    """
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)

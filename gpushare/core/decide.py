@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.amounts import PERCENT_AMOUNTS, beside_memory, memory_text
 from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder
 from gpushare.core.model import (
     ANY_CARD,
@@ -355,9 +355,10 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         fine = snapshot.healthy[row]
         free = ", ".join(str(units) for units in snapshot.free[row][fine])
         units = "+".join(map(str, request.split)) or str(request.units)
-        need = f"{units} units on {request.devices} device(s) asked"
+        size = memory_text(f"{units} units", request.units, request.percents)
+        need = f"{size} on {request.devices} device(s) asked"
         for amount, percent, free_percents in zip(
-            PERCENT_AMOUNTS, request.percents, snapshot.percents_free, strict=False
+            PERCENT_AMOUNTS, beside_memory(request.percents), snapshot.percents_free, strict=False
         ):
             if percent:
                 by_device = ", ".join(f"{part} %" for part in free_percents[row][fine]) or "none"

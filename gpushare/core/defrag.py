@@ -368,11 +368,11 @@ def freed_amounts(placement: Placement, view: Snapshot) -> dict[Resource, int]:
     """Return the amounts that become free on the node when the pod leaves this place."""
     row, shares, request = placement
     freed = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
-    for device, units in shares:
-        charged = charged_units(units, request.percents, int(view.capacity[row, device]))
+    charges = request.charges_on(shares, view.capacity[row].tolist())
+    for (device, charged), percents in zip(charges, request.percents_on(shares), strict=True):
         freed[device, DEVICE_MEMORY.name] = charged
         freed[device, _PLACES] = 1
-        for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False):
+        for amount, percent in zip(PERCENT_AMOUNTS, percents, strict=False):
             freed[device, amount.name] = percent
         if request.apart is not None:
             freed[device, request.apart.workload] = 1

@@ -35,15 +35,20 @@ _MANY = 500.0
 _MAX_LIVES = 64
 """Upper bound of the classes of one namespace with recorded lifetimes."""
 
-_Kind = tuple[int, int]
+_Kind = tuple[int, int, int]
 
 
 def _kind(cls: PodClass) -> _Kind:
-    """Return the key that distinguishes classes: devices, and size rounded to half an octave.
+    """Return the key that distinguishes classes: devices, and units and percent rounded to half an
+    octave.
 
     Counting in GiB or in MiB gives the same distinctions.
     """
-    return cls.devices, round(2 * math.log2(cls.units)) if cls.devices else 0
+    units, share = (
+        round(2 * math.log2(amount)) if cls.devices and amount else 0
+        for amount in (cls.units, cls.share)
+    )
+    return cls.devices, units, share
 
 
 class _MixturePhase:

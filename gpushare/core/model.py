@@ -304,6 +304,13 @@ class Request:
             for device, units in charges
         )
 
+    def charges_anywhere(self, capacity: Iterable[int]) -> tuple[int, ...]:
+        """Return the units charged on each device where everything of the pod may be. capacity: of
+        all devices.
+        """
+        percents = self.all_percents
+        return tuple([charged_units(self.total, percents, units) for units in capacity])
+
     @property
     def _percent_totals(self) -> Percents:
         """The percents over all devices, or the sums of the containers if these are larger.

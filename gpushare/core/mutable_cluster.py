@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpushare.core.amounts import charged_units
 from gpushare.core.apart import count_pod
 from gpushare.core.decide import best_shares
 from gpushare.core.model import ANY_NEIGHBOURS, ANY_SHARERS, Request, Shares
@@ -198,15 +197,17 @@ class MutableCluster:
         row, shares, request = placement
         view = self.view
         allocated = 0
-        for device, units in shares:
-            charged = charged_units(units, request.percents, int(view.capacity[row, device]))
+        for device, charged in request.charges_on(shares, view.capacity[row].tolist()):
             allocated += charged
             view.used[row, device] += sign * charged
             view.free[row, device] -= sign * charged
             view.pods[row, device, : counts_of(request)] += sign
         if request.percents and shares:
-            for used, percent in zip(view.percents_used, request.percents, strict=True):
-                used[row, placement.devices] += sign * percent
+            for device, percents in zip(
+                placement.devices, request.percents_on(shares), strict=True
+            ):
+                for used, percent in zip(view.percents_used, percents, strict=True):
+                    used[row, device] += sign * percent
             percents_left = view.percents_left(np.array([row]))
             for free, percent_left in zip(view.percents_free, percents_left, strict=True):
                 free[row] = percent_left[0]

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 
-from gpushare.core.amounts import charged_units
 from gpushare.core.defrag import Host, Lack, Planner, device_lacks, freed_amounts, host_lack
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement
@@ -210,10 +209,8 @@ class ReservedPart:
 
     def _charged(self, placement: Placement) -> int:
         row, shares, request = placement
-        return sum(
-            charged_units(units, request.percents, int(self._capacity[row, device]))
-            for device, units in shares
-        )
+        charges = request.charges_on(shares, self._capacity[row].tolist())
+        return sum(units for _, units in charges)
 
 
 def _known_first(resident: Resident) -> float:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from gpushare.core.amounts import charged_units, memory_percent
 from gpushare.core.apart import rows_with
+from gpushare.core.card_sizes import common_sizes, typical_size
 from gpushare.core.cluster_prices import ClusterPrices, PatternRows, ShapesSeen, shapes_keys
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import ANY_NEIGHBOURS, Kind, Request
@@ -31,10 +32,12 @@ from gpushare.core.policy import ClusterPricing, Policy, Taken
 from gpushare.core.snapshot import (
     Bools,
     Floats,
+    Ints,
     Rows,
     Snapshot,
     has_devices,
     has_room,
+    needed_units,
 )
 
 Fits = Callable[[Snapshot, Rows, Request], Bools]
@@ -172,6 +175,8 @@ class Ranking:
         self._fits = fits
         self._host = host
         self._memo: dict[_Key, CachedScores] = {}
+        # (capacity of a snapshot, the size of most cards there).
+        self._typical: tuple[Ints, int] = np.zeros((0, 0), dtype=np.int64), 0
         self._held_memo: dict[_Key, tuple[HeldSnapshot, CachedScores]] = {}
 
     @property
@@ -199,7 +204,8 @@ class Ranking:
                 cached = self._patched(cached, snapshot, rows, request)
         worth = cached.best
         if self._prices is not None and cached.takes is not None:
-            worth = self._prices.charge(snapshot, _scored(request), worth, cached.takes)
+            priced = self._priced(snapshot, request)
+            worth = self._prices.charge(snapshot, priced, worth, cached.takes)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
         if self._host is not None:
             values = np.where(self._host(snapshot, request), values, -np.inf)
@@ -210,11 +216,11 @@ class Ranking:
 
         The values are not cached.
         """
-        request = _scored(request)
-        scores = self._value(snapshot, rows, request)
+        scores = self._value(snapshot, rows, _scored(request))
         if self._prices is None:
             return scores
-        return self._prices.charge_devices(snapshot, rows, request, scores)
+        priced = self._priced(snapshot, request)
+        return self._prices.charge_devices(snapshot, rows, priced, scores)
 
     def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
         """Return the best single device of a row from the cache, the lowest index among equals.
@@ -236,7 +242,8 @@ class Ranking:
         # A price of the whole row changes nothing between its devices.
         patterns, prices = cached.takes, self._prices
         if prices is not None and patterns is not None and len(worth) > 1 and patterns.index[row]:
-            worth = prices.charge_row(snapshot, row, request, worth, patterns.row(row))
+            priced = self._priced(snapshot, request)
+            worth = prices.charge_row(snapshot, row, priced, worth, patterns.row(row))
         highest = worth.max()
         if not highest > -np.inf:
             return None
@@ -341,7 +348,8 @@ class Ranking:
             if self._prices is None:
                 by_state, takes = scores[None], None
             else:
-                by_state, takes = self._prices.split(snapshot, step, scored_request, scores)
+                priced = self._priced(snapshot, request)
+                by_state, takes = self._prices.split(snapshot, step, priced, scores)
             devices = by_state.argmax(axis=2).astype(np.int16)
             parts.append(_Scored(by_state.max(axis=2), devices, takes))
             if pause is not None:
@@ -359,15 +367,31 @@ class Ranking:
 
     def _by_size(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return the policy's scores of a request that is charged other units on each size of
-        device.
+        device. A row is scored once for each number of units that its devices are charged.
         """
-        capacity = snapshot.capacity[rows]
-        scores = np.zeros(capacity.shape)
-        for size in np.unique(capacity).tolist():
-            units = charged_units(request.units, request.percents, size)
-            of_size = self.policy.score(snapshot, rows, replace(request, units=units))
-            np.copyto(scores, of_size, where=capacity == size)
+        needed = np.where(
+            snapshot.capacity.take(rows, axis=0) > 0, needed_units(snapshot, rows, request), 0
+        )
+        scores = np.zeros(needed.shape)
+        for units in np.unique(needed[needed > 0]).tolist():
+            alike = needed == units
+            at = np.flatnonzero(alike.any(axis=1))
+            of_units = self.policy.score(snapshot, rows[at], replace(request, units=units))
+            scores[at] = np.where(alike[at], of_units, scores[at])
         return scores
+
+    def _priced(self, snapshot: Snapshot, request: Request) -> Request:
+        """Return the request for the prices of the whole cluster: a percentage of memory counts as
+        on most cards.
+        """
+        request = _scored(request)
+        if not memory_percent(request.percents):
+            return request
+        capacity, size = self._typical
+        if capacity is not snapshot.capacity:
+            size = typical_size(common_sizes(snapshot.capacity))
+            self._typical = snapshot.capacity, size
+        return replace(request, units=charged_units(request.units, request.percents, size))
 
 
 def _scored(request: Request) -> Request:

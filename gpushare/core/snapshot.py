@@ -605,13 +605,11 @@ class NodeArrays:
         elif request.devices:
             # The devices are unknown: the pod may be on any device, so every device is charged.
             devices = range(count)
-            all_percents = request.all_percents
-            for device, units in enumerate(capacity):
-                charged = charged_units(request.total, all_percents, units)
+            for device, charged in enumerate(request.charges_anywhere(capacity)):
                 self._used[row, device] += sign * charged
             pods[:count] += sign
             if request.percents:
-                for array, percent in zip(self._percents, all_percents, strict=True):
+                for array, percent in zip(self._percents, request.all_percents, strict=True):
                     array[row, :count] += sign * percent
                 self._percents_shown = None
         self._count_workload(row, request, devices, sign)

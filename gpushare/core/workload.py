@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from gpushare.core.amounts import charged_units, memory_percent, memory_share
 from gpushare.core.model import Request
 
 MAX_CLASSES = 512
@@ -36,6 +37,8 @@ class PodClass:
     """Host memory in bytes."""
     cores: int = 0
     """Percent of the compute of each device."""
+    share: int = 0
+    """Percent of the memory of each device; 0 in a `Workload`, whose units count it."""
 
     @property
     def total(self) -> int:
@@ -220,8 +223,18 @@ def class_of(request: Request) -> PodClass:
     return PodClass(
         cpu=request.cpu,
         units=units,
+        share=memory_percent(request.percents) if request.devices else 0,
         devices=request.devices,
         models=models,
         memory=request.memory,
         cores=cores,
     )
+
+
+def on_card(cls: PodClass, size: int) -> PodClass:
+    """Return the class with the units that a card of this size is charged, in place of the percent
+    of the memory.
+    """
+    if not cls.share:
+        return cls
+    return replace(cls, units=charged_units(cls.units, memory_share(cls.share), size), share=0)

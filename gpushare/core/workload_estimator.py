@@ -21,8 +21,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gpushare.core.card_sizes import typical_size
 from gpushare.core.mixture import RECENT, Mixture
-from gpushare.core.workload import PodClass, Workload, workload_of
+from gpushare.core.workload import PodClass, Workload, on_card, workload_of
 
 WINDOW = 4000
 """Remembered pods of each phase of a single namespace: with fewer, rare large classes come and go
@@ -175,13 +176,16 @@ class WorkloadEstimator:
 
     def _weighted(self) -> list[tuple[float, Mixture, dict[PodClass, float]]]:
         """Return (weight in pods, mixture, weighted classes) by namespace with requests for GPU."""
-        weighted = []
+        weighted, card = [], typical_size(self.devices)
         units_of_others = sum(self.held_units.values()) - sum(
             self.held_units.get(name, 0) for name in self._namespaces
         )
         for name, mixture in self._namespaces.items():
             units_held = units_of_others if name == _OTHERS else self.held_units.get(name, 0)
-            counts = mixture.counts()
+            counts: dict[PodClass, float] = {}
+            for remembered, count in mixture.counts().items():
+                cls = on_card(remembered, card)
+                counts[cls] = counts.get(cls, 0.0) + count
             gpu = sum(count for cls, count in counts.items() if cls.devices)
             units = sum(count * cls.total for cls, count in counts.items())
             if not units:
@@ -205,10 +209,11 @@ class WorkloadEstimator:
         Empty while no pod has left.
         """
         stayed, ended = defaultdict[PodClass, float](float), defaultdict[PodClass, float](float)
+        card = typical_size(self.devices)
         for mixture in mixtures:
             for cls, (time, ends) in mixture.lives(now).items():
-                stayed[cls] += time
-                ended[cls] += ends
+                stayed[on_card(cls, card)] += time
+                ended[on_card(cls, card)] += ends
         ends, time = sum(ended.values()), sum(stayed.values())
         if not ends or not time:
             return {}

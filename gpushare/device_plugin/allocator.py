@@ -24,7 +24,7 @@ from gpushare.device_plugin.identity import (
     PodKey,
 )
 from gpushare.device_plugin.node_pod import NodePod
-from gpushare.device_plugin.pods import Pods
+from gpushare.device_plugin.pods import Found, Pods
 from gpushare.errors import GpuShareError, RequestRefused
 from gpushare.logline import Line
 
@@ -135,13 +135,13 @@ class CandidateFinder:
             if identity.may_be_another(pod, pod_devices[pod.key], answered, refused_uids)
         ]
         if doubtful:
-            exists = self.pods.look_up(doubtful)
+            found = self.pods.look_up(doubtful)
             pods, changes = self.pods.now()
             # A pod that cannot be read may have been replaced by a newer one.
-            deleted_keys = {key for key in doubtful if not exists.get(key)}
+            deleted_keys = {key for key in doubtful if found[key] is not Found.EXISTS}
             pods = {key: pod for key, pod in pods.items() if key not in deleted_keys}
             candidates = identity.candidates(pod_devices, pods, answered, refused_uids, units)
-            unread |= deleted_keys - exists.keys()
+            unread |= {key for key in doubtful if found[key] is Found.UNKNOWN}
         if candidates:
             return Candidates(
                 candidates, all(all(pod_devices[key].values()) for key in unread), changes
@@ -195,12 +195,13 @@ class CandidateFinder:
         }
         if not late:
             return pods, changes, set()
-        exists = self.pods.look_up(late)
+        found = self.pods.look_up(late)
         pods, changes = self.pods.now()
+        unread = {key for key in found if found[key] is Found.UNKNOWN and key not in pods}
         unknown = {key: until for key, until in self._unknown.items() if until > now}
         until = self.clock() + _UNKNOWN_FOR
-        self._unknown = unknown | {key: until for key in exists if key not in pods}
-        return pods, changes, late - exists.keys() - pods.keys()
+        self._unknown = unknown | {key: until for key in late - unread if key not in pods}
+        return pods, changes, unread
 
 
 class Allocator:

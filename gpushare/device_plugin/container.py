@@ -8,7 +8,7 @@ no limit of compute.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpushare.core.amounts import COMPUTE
 from gpushare.device_plugin.identity import Grant
@@ -210,10 +210,9 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     most the charge, is a soft limit, which stays on the parent cgroups when the container has
     ended. Without the variable there is no limit either.
     """
-    charged = replace(grant, memory_limit=0)
     limit, guarantee = (
-        str(min(units for _, units in shares) * contract.unit_mib)
-        for shares in (grant.limits, charged.limits)
+        str(min(units for _, units in limited.limits) * contract.unit_mib)
+        for limited in (grant, grant.without_limit)
     )
     guarantee = guarantee if contract.driver_guarantee else "0"
     return {_DRIVER_LIMIT: limit, "NVIDIA_GPU_MEMORY_REQUEST": guarantee}

@@ -77,12 +77,12 @@ class PluginEvents:
                     self._warn(pod.ref, "GPUShareDeviceUnhealthy", "Health", note)
 
     def memory(self, use: ContainerUse) -> None:
-        """Record that a container uses more memory than granted, or that a limit does not hold."""
+        """Record that a container uses more memory than allowed, or that a limit does not hold."""
         if use.exceeded:
             by = f"--isolation {use.isolation} does not keep it to that"
             note = (
                 f"container {use.container} uses {_mib(use.used)} MiB of {use.uuid} and was given"
-                f" {_mib(use.granted)}; "
+                f" {_mib(use.allowed)}; "
                 + ("nothing keeps it to that" if use.isolation == "none" else by)
             )
             self._warn(use.pod.ref, "GPUShareMemoryExceeded", "Memory", note)

@@ -95,6 +95,11 @@ class Grant:
         )
 
     @property
+    def without_limit(self) -> "Grant":
+        """The grant of a pod that may use no more than its request."""
+        return replace(self, memory_limit=0) if self.memory_limit else self
+
+    @property
     def uuids(self) -> frozenset[str]:
         """The uuids of the cards."""
         return frozenset(card.uuid for card, _ in self.shares)
@@ -120,7 +125,8 @@ class Grant:
         return sum(units for card, units in self.limits if card.uuid == uuid)
 
     def __str__(self) -> str:
-        return ", ".join(f"{units} units of {card.uuid}" for card, units in self.shares)
+        text = ", ".join(f"{units} units of {card.uuid}" for card, units in self.shares)
+        return f"{text}, {self.share} % of memory" if self.share else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +268,8 @@ def decide(
         more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
         return Undecided(
             f"the kubelet asks for {units} units, and {len(contenders)} containers wait for as many"
-            " that are to have different devices; the log of the device plug-in names them",
+            " that are to have different devices or percentages of memory; the log of the device"
+            " plug-in names them",
             details=f"{'; '.join(texts[:_NAMED])}{more}",
         )
     return Decided(grants[0], tuple(contenders))

@@ -2,7 +2,7 @@
 
 Knows the granted memory (the Binding) and the answer to each container (the kubelet's record). A
 limit that NVML shows is compared with the limit in the answer; if NVML shows none, only use above
-the granted memory proves that a limit does not hold. Without an answer of NVML there is no figure.
+the allowed memory proves that a limit does not hold. Without an answer of NVML there is no figure.
 
 The cgroup of a process names the container. Knows the node's /proc and /sys/fs/cgroup, and how
 kubelets and runtimes name cgroups: with systemd
@@ -129,6 +129,8 @@ class ContainerUse:
     granted: int
     """Granted bytes; 0 on a card that is not the pod's."""
     used: int
+    allowed: int
+    """Bytes that it may use: the granted ones, or the limit above these."""
     isolation: str
     """The kind of limit: one of ISOLATIONS."""
     told_limit: int = 0
@@ -138,8 +140,8 @@ class ContainerUse:
 
     @property
     def exceeded(self) -> bool:
-        """Whether the container uses more than granted."""
-        return self.used > self.granted
+        """Whether the container uses more than allowed."""
+        return self.used > self.allowed
 
     @property
     def enforced(self) -> bool | None:
@@ -177,7 +179,7 @@ class UsageFigures:
 
 class Memory(Loop):
     """The thread: NVML may hang, so no other work is done here. record: returns the kubelet's
-    record; raises GpuShareError. tell: called once for each container that uses more than granted,
+    record; raises GpuShareError. tell: called once for each container that uses more than allowed,
     or has a limit that does not hold.
     """
 
@@ -298,7 +300,10 @@ class Memory(Loop):
                 (folders[container_id] for container_id in ids if container_id in folders), None
             )
             for card in cards.all:
-                granted_bytes = grant.limit_of(card.uuid) * cards.unit_mib * _MIB
+                granted_bytes, allowed_bytes = (
+                    limited.limit_of(card.uuid) * cards.unit_mib * _MIB
+                    for limited in (grant.without_limit, grant)
+                )
                 limit = driver_limit(answer) * _MIB if granted_bytes else 0
                 nvml_limit, size = (
                     self._limit(card.uuid, folder) if limit and folder else (None, None)
@@ -313,6 +318,7 @@ class Memory(Loop):
                         uuid=card.uuid,
                         granted=granted_bytes,
                         used=size,
+                        allowed=allowed_bytes,
                         isolation=kind,
                         told_limit=limit,
                         limit=nvml_limit,

@@ -7,6 +7,7 @@ handed in). Each change wakes the threads that wait for one.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 
 from gpushare.device_plugin.identity import PodKey
 from gpushare.device_plugin.node_pod import NodePod, node_pod
@@ -20,6 +21,14 @@ from gpushare.wire.objects import STARTED_PODS, Metadata, Pod
 log = logging.getLogger("gpushare.pods")
 
 _GET_SECONDS = 0.8
+
+
+class Found(Enum):
+    """What a read says of a pod: it exists, it is gone, or nothing."""
+
+    EXISTS = "exists"
+    GONE = "gone"
+    UNKNOWN = "unknown"
 
 
 class Pods:
@@ -64,39 +73,38 @@ class Pods:
         with self._news:
             self._news.wait_for(lambda: self._changes != changes, seconds)
 
-    def look_up(self, keys: Iterable[PodKey]) -> Mapping[PodKey, bool]:
+    def look_up(self, keys: Iterable[PodKey]) -> Mapping[PodKey, Found]:
         """Read the pods again, from the kubelet if its Pods API has the pod, else one by one from
         the API server.
 
-        Return whether each pod exists; a pod without an answer is left out, and stays unchanged.
+        Return whether each pod exists; a pod without an answer stays unchanged.
         """
-        wanted_keys = set(keys)
-        exists: dict[PodKey, bool] = {}
+        found = dict.fromkeys(keys, Found.UNKNOWN)
         try:
             for pod in self._kubelet_pods():
                 metadata = pod.metadata or Metadata()
                 key = (metadata.namespace or "", metadata.name or "")
-                if key in wanted_keys:
-                    exists[key] = True
+                if key in found:
+                    found[key] = Found.EXISTS
                     self._take(pod, ahead=True)
         except GpuShareError as error:
             log.warning(Line("the kubelet's Pods API does not answer", error=error))
-        for namespace, name in sorted(wanted_keys - exists.keys()):
+        for namespace, name in sorted(key for key in found if found[key] is Found.UNKNOWN):
             try:
                 path = f"/api/v1/namespaces/{namespace}/pods/{name}"
                 body = self._api.request("GET", path, timeout=_GET_SECONDS)
                 self._take(STARTED_PODS.decode_answer(body, namespace, name), ahead=True)
-                exists[namespace, name] = True
+                found[namespace, name] = Found.EXISTS
             except ApiNotFound as error:
                 log.warning(Line("no such pod", pod=f"{namespace}/{name}", error=error))
-                exists[namespace, name] = False
+                found[namespace, name] = Found.GONE
             except WireError as error:
                 log.warning(Line("pod not understood", pod=f"{namespace}/{name}", error=error))
             except ApiError as error:
                 log.warning(Line("pod not read", pod=f"{namespace}/{name}", error=error))
                 # Further requests would fail too, and the kubelet waits.
                 break
-        return exists
+        return found
 
     def trim(self, page: Decoded[Pod]) -> Decoded[NodePod]:
         """Return the page with the kept part of each pod: pods may be large."""

@@ -14,7 +14,7 @@ from gpushare.device_plugin.container import visible_devices
 from gpushare.device_plugin.identity import CheckpointEntry, ContainerCandidate, PodDevices, granted
 from gpushare.device_plugin.kubelet import parse_answer
 from gpushare.device_plugin.node_pod import NodePod
-from gpushare.device_plugin.pods import Pods
+from gpushare.device_plugin.pods import Found, Pods
 from gpushare.errors import GpuShareError, RequestRefused
 from gpushare.logline import Line
 
@@ -129,8 +129,8 @@ class StartCheck:
         read = self.pods.look_up(
             key for key, containers in pod_devices.items() if requested_ids in containers.values()
         )
-        for (namespace, name), exists in read.items():
-            if not exists:
+        for (namespace, name), found in read.items():
+            if found is Found.GONE:
                 log.warning(Line("the kubelet shows a pod that is gone", pod=f"{namespace}/{name}"))
                 raise RequestRefused(
                     "the API server does not have the pod, so it cannot be checked which devices"

@@ -10,19 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import Protocol, Self
 
 from gpushare.core.defrag import MovablePod, Planner
 from gpushare.core.model import Request, Shares
-from gpushare.core.mutable_cluster import MutableCluster, OwnPolicyScorer, Placement
+from gpushare.core.mutable_cluster import MutableCluster, Placement
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import Entry
-from gpushare.core.trial_streams import mutable
-from gpushare.explain.placer import HostFilters, HostRoom, rows_by_name
+from gpushare.explain.placer import HostFilters, HostRoom, copied_cluster, rows_by_name
 from gpushare.ledger import Reader
 from gpushare.wire.annotations import strict_number
 from gpushare.wire.budgets import DisruptionBudget
@@ -239,6 +238,36 @@ class DefragAnswer:
         return sum(move.entry.request.total * (move.lost or 0.0) for move in self.moves)
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedBooks:
+    """A cluster in memory with the nodes and the charges of books, for pods that may leave."""
+
+    snapshot: Snapshot
+    entries: Mapping[str, Entry]
+    """By uid."""
+    cluster: MutableCluster
+    host: HostRoom
+
+    @classmethod
+    def of(cls, ledger: Reader, own_filters: OwnFilters, policy: Policy) -> Self:
+        """Return a copy of the books. own_filters: kube-scheduler's filters."""
+        snapshot, (entries, _) = ledger.snapshot(), ledger.entries_and_specs()
+        filters = HostFilters(own_filters, snapshot.names)
+        nodes = copied_cluster(snapshot, rows_by_name(snapshot), filters, policy)
+        return cls(snapshot, entries, *nodes)
+
+    def placement(self, entry: Entry) -> Placement | None:
+        """Return the place of the pod; None if the books do not tell exactly what its end frees."""
+        row, shares = self.cluster.view.row.get(entry.node), entry.placement or ()
+        exact = sorted((units for _, units in shares), reverse=True) == list(entry.request.parts)
+        if row is None or not exact or not entry.known_bound:
+            return None
+        place = self.snapshot.row[entry.node], [device for device, _ in shares]
+        fine = self.snapshot.used[place] <= self.snapshot.capacity[place]
+        fine &= self.snapshot.open[place]
+        return Placement(row, shares, entry.request) if fine.all() else None
+
+
 def find_moves(
     ledger: Reader,
     hole: Hole,
@@ -254,11 +283,8 @@ def find_moves(
 
     own_filters: kube-scheduler's filters. demands: of running pods on nodes, by uid.
     """
-    snapshot, (entries, _) = ledger.snapshot(), ledger.entries_and_specs()
-    rows = rows_by_name(snapshot)
-    view = mutable(snapshot, rows, empty=False)
-    cluster = MutableCluster(view, OwnPolicyScorer(policy, len(rows)))
-    room = HostRoom(HostFilters(own_filters, snapshot.names), rows)
+    books = CopiedBooks.of(ledger, own_filters, policy)
+    entries, cluster, view = books.entries, books.cluster, books.cluster.view
     verdicts: dict[str, MoveVerdict] = {}
     rule_of: dict[str, Rule | None] = {}
     movers: dict[str, MovablePod] = {}
@@ -267,13 +293,13 @@ def find_moves(
             continue
         above = Rule.PRIORITY if entry.priority > hole.priority else None
         verdicts[uid] = verdict = rules.judge(entry)
-        rule_of[uid] = verdict.rule or above or unknown_devices(entry, snapshot)
-        if rule_of[uid] is None:
-            placement = Placement(view.row[entry.node], entry.placement or (), entry.request)
+        placement = books.placement(entry)
+        rule_of[uid] = verdict.rule or above or (None if placement else Rule.DEVICES)
+        if rule_of[uid] is None and placement is not None:
             cost = entry.request.total * (verdict.lost or 0.0)
             demanded = demands.get(uid, NO_DEMANDS)
             movers[uid] = MovablePod(f"{entry.ref} {uid}", placement, cost, demanded)
-    planner = Planner(cluster, movers.values(), room)
+    planner = Planner(cluster, movers.values(), books.host)
     budget = StepBudget(steps)
     plan = planner.plan(hole.request, max_moves, budget, hole.demands)
     candidates = planner.rows_for(hole.request, hole.demands)
@@ -292,26 +318,13 @@ def find_moves(
         node=view.names[plan.hole.row] if plan else "",
         shares=plan.hole.shares if plan else (),
         moves=tuple(
-            _move(entries[uid], move.to, verdicts[uid], snapshot, view.names)
+            _move(entries[uid], move.to, verdicts[uid], books.snapshot, view.names)
             for uid, move in moves.items()
         ),
         stays=tuple(sorted(stays, key=lambda pod: str(pod.entry.ref))),
         candidates=len(candidates),
         is_complete=budget.remaining > 0,
     )
-
-
-def unknown_devices(entry: Entry, snapshot: Snapshot) -> Rule | None:
-    """Return the rule if the books do not tell exactly what the end of the pod frees, or None."""
-    request, row = entry.request, snapshot.row[entry.node]
-    shares = entry.placement or ()
-    exact = sorted((units for _, units in shares), reverse=True) == list(request.parts)
-    if not exact or not entry.known_bound:
-        return Rule.DEVICES
-    devices = [device for device, _ in shares]
-    fine = snapshot.open[row, devices]
-    fine = fine & (snapshot.used[row, devices] <= snapshot.capacity[row, devices])
-    return None if fine.all() else Rule.DEVICES
 
 
 def _move(

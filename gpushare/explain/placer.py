@@ -15,6 +15,7 @@ import numpy as np
 from gpushare.core.claims.model import PodClaims
 from gpushare.core.decide import filter_nodes
 from gpushare.core.defrag import Host
+from gpushare.core.explain import Explanation, PodVerdict
 from gpushare.core.model import Reason, Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, OwnPolicyScorer, Placement
 from gpushare.core.node_filters import OwnFilters, amounts_of
@@ -110,6 +111,14 @@ class HostRoom(Host):
         return self._free[resource]
 
 
+def copied_cluster(
+    snapshot: Snapshot, rows: Rows, filters: HostFilters, policy: Policy
+) -> tuple[MutableCluster, HostRoom]:
+    """Return some nodes with their charges, and what is free there beside the devices."""
+    scorer = OwnPolicyScorer(policy, len(rows))
+    return MutableCluster(mutable(snapshot, rows, empty=False), scorer), HostRoom(filters, rows)
+
+
 @dataclass(frozen=True, slots=True)
 class PodBatch:
     """Equal pods to be placed."""
@@ -141,6 +150,15 @@ class PlacementResult:
     """Number of pods by node."""
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Number of nodes without room for one more pod, by reason."""
+    explanation: Explanation | None = None
+    """Of one pod without a place; None: that depends on pods placed before, or is not known."""
+
+    @property
+    def verdict(self) -> PodVerdict | None:
+        """The verdict on the pods of the batch; None: see `explanation`."""
+        if self.all_fit:
+            return PodVerdict.FITS_NOW
+        return self.explanation.verdict if self.explanation else None
 
     @property
     def all_fit(self) -> bool:
@@ -170,10 +188,9 @@ class Placer:
     def __init__(
         self, snapshot: Snapshot, rows: Rows, host_filters: HostFilters, policy: Policy
     ) -> None:
-        self.view = mutable(snapshot, rows, empty=False)
-        self._cluster = MutableCluster(self.view, OwnPolicyScorer(policy, len(rows)))
+        self._cluster, self._room = copied_cluster(snapshot, rows, host_filters, policy)
+        self.view = self._cluster.view
         self._own_filters = host_filters.own_filters
-        self._room = HostRoom(host_filters, rows)
         self._more: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._reason_cache: dict[object, tuple[int, Mapping[str, int]]] = {}
         self.shut = np.zeros(len(rows), dtype=bool)

@@ -6,7 +6,14 @@ Tested in `tests/unit/explain/test_pod.py`.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, by_name, percents_text
+from gpushare.core.amounts import (
+    NO_PERCENTS,
+    PERCENT_AMOUNTS,
+    beside_memory,
+    by_name,
+    memory_text,
+    percents_text,
+)
 from gpushare.core.explain import BoundPodScore, Explanation, PodVerdict, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
@@ -79,8 +86,7 @@ def sentence(
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
         parts += [f"free now: {free}", *_fellows(explanation)]
     if not explanation.fit or reader is None:
-        text = verdict_text(explanation, unit, reader)
-        parts.append(f"it {_PREDICATES[explanation.verdict]} {text}")
+        parts.append(verdict_sentence(explanation, unit, reader))
     return "; ".join(parts)
 
 
@@ -92,21 +98,35 @@ _PREDICATES = {
 }
 
 
-def verdict_text(explanation: Explanation, unit: str, reader: str | None = None) -> str:
-    """Return the end of a sentence that begins with the verdict. reader: see `sentence`."""
-    match explanation.verdict:
-        case PodVerdict.FITS_NOW:
-            return f"on {_some(explanation.fit)}"
-        case PodVerdict.WOULD_FIT:
-            return "; or ".join(_remedy(item, unit, reader) for item in explanation.remedies)
-        case PodVerdict.MAY_FIT:
-            return "soon: the books have just changed, or are about to"
-    return _most(explanation, unit)
-
-
-def claims_sentence(
-    requests: Iterable[str], reading: DeviceReading | None, *, is_gated: bool
+def verdict_sentence(
+    judged: Explanation | DeviceReading, unit: str = "", reader: str | None = None
 ) -> str:
+    """Return the verdict as a sentence about the pod. Parameters as of `verdict_text`."""
+    if judged.verdict is None:
+        return ""
+    return f"it {_PREDICATES[judged.verdict]} {verdict_text(judged, unit, reader)}"
+
+
+def verdict_text(
+    judged: Explanation | DeviceReading, unit: str = "", reader: str | None = None
+) -> str:
+    """Return the end of a sentence that begins with the verdict; "" without a verdict.
+
+    unit: not needed for claims. reader: see `sentence`.
+    """
+    if judged.verdict is PodVerdict.FITS_NOW:
+        return f"on {_some(judged.fit)}"
+    if isinstance(judged, DeviceReading):
+        return _claim_outlook(judged)
+    match judged.verdict:
+        case PodVerdict.WOULD_FIT:
+            return "; or ".join(_remedy(item, unit, reader) for item in judged.remedies)
+        case PodVerdict.MAY_FIT:
+            return "soon: the books have just changed, or places are held for other pods"
+    return _most(judged, unit)
+
+
+def claims_sentence(requests: Iterable[str], reading: DeviceReading | None) -> str:
     """Return why a pod with claims waits, by the devices, in one sentence.
 
     requests: of its claims without devices, in words. reading: None: all its claims have devices.
@@ -117,10 +137,7 @@ def claims_sentence(
     parts = [f"asks for {requested}"[:_MOST_REQUESTS]] if requested else []
     if reading.detail:
         return "; ".join([*parts, f"not judged: {reading.detail}"])
-    for label, text in _reading(reading, gated=is_gated):
-        is_place = label == "Would fit" and bool(reading.fit)
-        parts.append(f"it would fit {text}" if is_place else text)
-    return "; ".join(parts)
+    return "; ".join(filter(None, [*parts, _claim_devices(reading), verdict_sentence(reading)]))
 
 
 def last_words(view: SchedulerView) -> str:
@@ -137,7 +154,7 @@ def lines(pod: PodExplanation) -> list[str]:
     rows = [("Pod", _head(pod))]
     rows += [("Claim", _claim(claim, pod.unit)) for claim in pod.claims]
     if pod.reading is not None:
-        rows += _reading(pod.reading, gated=bool(pod.scheduler.gates))
+        rows += [("Devices", _claim_devices(pod.reading)), *_outlook(pod.reading, pod)]
     explanation, scored = pod.explanation, pod.judgement
     if explanation is not None:
         rows.append(("Free now", _free(explanation, pod.unit)))
@@ -145,7 +162,7 @@ def lines(pod: PodExplanation) -> list[str]:
             rows.append((_percents_head(explanation.request), compute))
         rows.append(("Nodes", _nodes(explanation)))
         rows += [("Apart", text) for text in _fellows(explanation)]
-        rows.append(_outlook(explanation, pod))
+        rows += _outlook(explanation, pod)
     rows += _ways(pod)
     if pod.node_ask is not None:
         at, text = pod.node_ask.asked_at, f"none was asked for: {pod.node_ask.why_not}"
@@ -235,56 +252,54 @@ def _claim(claim: ClaimExplanation, unit: str) -> str:
     return f"{claim.ref} has no devices and asks for {'; '.join(claim.requests) or 'none'}"
 
 
-def _device_remedy(reading: DeviceReading) -> str:
-    """Return the claims that have to end in one sentence; "" if none are known."""
-    if reading.remedy is not None:
-        ends = _some(
-            f"claim {claim.ref}" + (f" (of {_some(claim.pods)})" if claim.pods else "")
-            for claim in reading.remedy.ends
-        )
-        verb = "ends" if len(reading.remedy.ends) == 1 else "end"
-        return f"{reading.remedy.node} has devices for its claims once {ends} {verb}"
-    if reading.never:
-        return "no node has devices for its claims, even if all other claims end"
-    return ""
+def _claim_outlook(reading: DeviceReading) -> str:
+    if reading.remedy is None:
+        return "no node has devices for its claims, even if all other claims end" * reading.never
+    claims = _some(
+        f"claim {claim.ref}" + (f" (of {_some(claim.pods)})" if claim.pods else "")
+        for claim in reading.remedy.ends
+    )
+    verb = "ends" if len(reading.remedy.ends) == 1 else "end"
+    return f"on {reading.remedy.node} once {claims} {verb}"
 
 
-def _reading(reading: DeviceReading, *, gated: bool) -> list[tuple[str, str]]:
-    """Return the rows about devices for the claims of a pending pod."""
+def _claim_devices(reading: DeviceReading) -> str:
+    """Return the numbers of nodes with devices for the claims of a pending pod as text."""
     if reading.detail:
-        return [("Devices", f"not judged: {reading.detail}; kube-scheduler judges them")]
+        return f"not judged: {reading.detail}; kube-scheduler judges them"
     text = f"{len(reading.fit)} of {reading.nodes} nodes have devices for its claims"
-    left_out = [f"{count} {reason}" for reason, count in reading.kept_out.items()]
-    if left_out:
-        more = sum(reading.kept_out.values())
-        text += f"; kube-scheduler itself leaves out {more} more: {', '.join(left_out)}"
+    text += _left_out(reading)
     for reason, count in reading.not_judged.items():
         text += f"; {count} more not judged: {reason}"
-    rows = [("Devices", text)]
-    if reading.fit:
-        when = "once its scheduling gates are removed" if gated else "now, as the devices are"
-        rows.append(("Would fit", f"on {_some(reading.fit)} {when}"))
-    elif text := _device_remedy(reading):
-        rows.append(("Never fits" if reading.never else "Would fit", text))
-    return rows
+    return text
+
+
+def _left_out(judged: Explanation | DeviceReading) -> str:
+    """Return the nodes that kube-scheduler itself leaves out as the end of a text; "" for none."""
+    if not judged.kept_out:
+        return ""
+    reasons = ", ".join(f"{count} {reason}" for reason, count in judged.kept_out.items())
+    return f"; kube-scheduler itself leaves out {sum(judged.kept_out.values())} more: {reasons}"
 
 
 def _asked(request: Request, unit: str) -> str:
+    text = units_text(request, unit)
     if request.split:
-        text = f"{units_text(request, unit)}, each on a device of its own"
+        text += ", each on a device of its own"
     else:
-        text = _on_devices(request.units, request.devices, unit)
+        text += f" on {_devices(request.devices)}"
     if request.alone:
         text += " that nobody else uses" if request.devices == 1 else ", which nobody else uses"
-    elif request.percents:
-        text += f", with {percents_text(request.percents, 'its ')}"
+    elif percents := percents_text(request.percents, "its "):
+        text += f", with {percents}"
     wish = _wish(request.cards)
     return f"{text}, on cards {wish}" if wish else text
 
 
 def units_text(request: Request, unit: str) -> str:
-    """Return the units of each device, of a split request one after the other: 30 + 10 GiB."""
-    return _parts(request.split, unit) if request.split else amount(request.units, unit)
+    """Return the memory of each device, of a split request one after the other: 30 + 10 GiB."""
+    size = _parts(request.split, unit) if request.split else amount(request.units, unit)
+    return memory_text(size, request.units, request.percents)
 
 
 def _parts(parts: Sequence[int], unit: str) -> str:
@@ -313,47 +328,53 @@ def _by_percents(explanation: Explanation, unit: str) -> str:
     request, devices = explanation.request, explanation.with_memory
     if explanation.fit or not explanation.reasons.keys() & _BY_PERCENTS:
         return ""
+    others = percents_text(request.percents, "its ")
     if request.devices > 1:
         if request.alone:
             return f"no node has {request.devices} such devices that nobody uses"
-        share = f"any {_EXCLUSIVE}"
-        if request.percents:
-            share = f"also {percents_text(request.percents, 'its ')}"
+        share = f"also {others}" if others else f"any {_EXCLUSIVE}"
         return f"no node has {request.devices} devices with the memory and {share} free"
     if not devices or explanation.with_both:
         return ""
     single = devices == 1
     have = "1 device has" if single else f"{devices} devices have"
-    have += f" {amount(request.units, unit)}"
+    have += f" {units_text(request, unit)}"
     if request.alone:
         return f"{have} free and {'is in use' if single else 'all of them are in use'}"
-    if not request.percents:
+    if not others:
         return f"{have} free, and all of {'its' if single else 'their'} {_EXCLUSIVE} are given"
     which = "not" if single else "none of them"
-    pairs = zip(request.percents, explanation.most_percents, strict=True)
+    pairs = zip(beside_memory(request.percents), explanation.most_percents, strict=True)
     most = " and ".join(f"{percent} %" for requested, percent in pairs if requested)
-    return f"{have} free, {which} also {percents_text(request.percents, 'its ')} (at most {most})"
+    return f"{have} free, {which} also {others} (at most {most})"
 
 
 def _percents_head(request: Request) -> str:
     """Return the head of the line that `_by_percents` gives: Compute."""
+    others = beside_memory(request.percents)
     shown = [
         row.noun
-        for row, percent in zip(PERCENT_AMOUNTS, request.every_percent, strict=True)
-        if percent or (row.is_exclusive and not request.percents)
+        for row, percent in zip(PERCENT_AMOUNTS, others or NO_PERCENTS, strict=True)
+        if percent or (row.is_exclusive and not others)
     ]
     return " and ".join(shown).capitalize()
 
 
 _BY_PERCENTS = frozenset(
-    {*(Reason(amount.reason) for amount in PERCENT_AMOUNTS), Reason.INSUFFICIENT_TOGETHER}
+    {
+        *(Reason(amount.reason) for amount in PERCENT_AMOUNTS if not amount.is_memory),
+        Reason.INSUFFICIENT_TOGETHER,
+    }
 )
 _EXCLUSIVE = " or ".join(amount.name for amount in PERCENT_AMOUNTS if amount.is_exclusive)
 
 
 def _on_devices(units: int, devices: int, unit: str) -> str:
-    devices_text = "one device" if devices == 1 else f"each of {devices} devices"
-    return f"{amount(units, unit)} on {devices_text}"
+    return f"{amount(units, unit)} on {_devices(devices)}"
+
+
+def _devices(count: int) -> str:
+    return "one device" if count == 1 else f"each of {count} devices"
 
 
 def _free(explanation: Explanation, unit: str) -> str:
@@ -366,7 +387,7 @@ def _free(explanation: Explanation, unit: str) -> str:
         wants = explanation.request.cards != ANY_CARD and explanation.fits_now < largest.units
         if not wants or not explanation.most_alone:
             return text
-        names = " and ".join(by_name(explanation.request.percents))
+        names = " and ".join(by_name(beside_memory(explanation.request.percents)))
         with_percents = f" with room for its {names}" if names else ""
         fits = amount(explanation.fits_now, unit)
         return f"{text}, and {fits} on the cards that it wants{with_percents}"
@@ -382,10 +403,7 @@ def _nodes(explanation: Explanation) -> str:
     reasons += [f"{explanation.unknown} not found"] if explanation.unknown else []
     text = f"{len(explanation.fit)} of {explanation.nodes} have room on their devices"
     text += f": {', '.join(reasons)}" if reasons else ""
-    left_out = [f"{count} {reason}" for reason, count in explanation.kept_out.items()]
-    if left_out:
-        more = sum(explanation.kept_out.values())
-        text += f"; kube-scheduler itself leaves out {more} more: {', '.join(left_out)}"
+    text += _left_out(explanation)
     if explanation.other_models:
         are = "is" if explanation.other_models == 1 else "are"
         text += f"; {explanation.other_models} more {are} of another GPU model than the pod accepts"
@@ -406,10 +424,13 @@ def _fellows(explanation: Explanation) -> list[str]:
     return [f"pods of {workload} are already on {places}, and the pod stays apart from these"]
 
 
-def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
-    verdict, text = explanation.verdict, verdict_text(explanation, pod.unit)
+def _outlook(judged: Explanation | DeviceReading, pod: PodExplanation) -> list[tuple[str, str]]:
+    """Return the row of the verdict; [] without a verdict."""
+    verdict, text = judged.verdict, verdict_text(judged, pod.unit)
+    if verdict is None:
+        return []
     if verdict is PodVerdict.FITS_NOW and pod.scheduler.gates:
-        return "Would fit", f"{text} once its scheduling gates are removed"
+        return [("Would fit", f"{text} once its scheduling gates are removed")]
     if verdict is PodVerdict.FITS_NOW and pod.scheduler.by_extender:
         text += "; kube-scheduler tries a pod that it has refused again within 5 minutes"
     elif verdict is PodVerdict.FITS_NOW and pod.scheduler.left_none:
@@ -417,7 +438,7 @@ def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
             ", as nodes and devices are now; kube-scheduler refused it before, or for what they do"
             " not show: ports, volumes, affinity to pods"
         )
-    return verdict.capitalize(), text
+    return [(verdict.capitalize(), text)]
 
 
 def _outstanding(pod: PodExplanation) -> list[tuple[str, str]]:
@@ -442,7 +463,8 @@ def _size(request: Request, unit: str) -> str:
     text = units_text(request, unit)
     if request.devices > 1 and not request.split:
         text += f" x {request.devices} devices"
-    return f"{text} with {percents_text(request.percents)}" if request.percents else text
+    percents = percents_text(request.percents)
+    return f"{text} with {percents}" if percents else text
 
 
 def _most(explanation: Explanation, unit: str) -> str:
@@ -508,7 +530,9 @@ def _held(entry: Entry, unit: str) -> str:
             ending += f" with a grace until {_moment(entry.ends_by)}"
     percents = percents_text(entry.largest_percents)
     percents = f" with {percents}" if percents else ""
-    return f"{amount(entry.request.total, unit)}{percents}{ending}"
+    units = entry.request.total
+    size = memory_text(amount(units, unit), units, entry.largest_percents)
+    return f"{size}{percents}{ending}"
 
 
 def _moment(at: float) -> str:

@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import cast
 
-from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, charged_units, percents_text
+from gpushare.core.amounts import (
+    NO_PERCENTS,
+    PERCENT_AMOUNTS,
+    charged_units,
+    memory_text,
+    percents_text,
+)
 from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.cover import resolve_devices
 from gpushare.core.model import (
@@ -196,7 +202,8 @@ class Store:
         for device, units in allocation.shares:
             if not self.arrays.has_room(node, device, units, request):
                 percents = percents_text(request.percents, "its ")
-                room = f"{units} units and {percents}" if percents else f"{units} units"
+                room = memory_text(f"{units} units", units, request.percents)
+                room += f" and {percents}" if percents else ""
                 raise InsufficientMemory(
                     f"node {node!r}: device {device} has no room for {room} any more"
                 )

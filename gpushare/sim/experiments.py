@@ -23,7 +23,7 @@ from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
 from gpushare.sim.flow import REACHED, Arrivals, Flow, Record
 from gpushare.sim.interference import Interference
-from gpushare.sim.parameters import KNOWN, LEARNED, TRAINING, Parameters
+from gpushare.sim.parameters import LEARNED, TRAINING, Parameters
 from gpushare.sim.pool import NodePool
 from gpushare.sim.report import allocated_at
 from gpushare.sim.reservations import Reservations
@@ -50,20 +50,12 @@ def inflation(
     seed: int,
     options: Parameters = _DEFAULTS,
     *,
-    policy_pods: Sequence[TracePod] | None = None,
     go_on: GoOn = always,
 ) -> Record:
-    """Fill a cluster up to 130 % and lose no pod; return the record, each share in %.
-
-    policy_pods: the pods that the policy is made for, by default all; the policy learns no other
-    pods.
-    """
+    """Fill a cluster up to 130 % and lose no pod; return the record, each share in %."""
     requests = [request_of(pod) for pod in pods]
     workload = workload_of_trace(nodes, pods)
-    learned = workload
-    if policy_pods is not None:
-        learned, options = workload_of_trace(nodes, policy_pods), replace(options, workload=KNOWN)
-    cluster, choices = _cluster(nodes, learned, policy, seed, options)
+    cluster, choices = _cluster(nodes, workload, policy, seed, options)
     stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
     course = _Course(cluster, workload)
     run_name = _run_name("inflation", policy, seed, options)

@@ -217,12 +217,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return the rows, the first one a heading, as a table of Markdown."""
-    head, *body = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([head, f"|{' --- |' * len(rows[0])}", *body])
-
-
 def _by_seed(records: Iterable[Record], policy: str, measure: Measure) -> dict[object, float]:
     return {
         record["seed"]: value

@@ -11,7 +11,7 @@ Tested in `tests/unit/sim/test_experiments.py`, `tests/unit/sim/test_first_fit_s
 
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 
 import numpy as np
@@ -170,31 +170,23 @@ def chosen(
 
 
 class LearningScorer(KeepsNothing):
-    """A Scorer by a policy that is remade as pods come.
-
-    before: classes of pods that came before the begin, oldest first.
-    """
+    """A Scorer by a policy that is remade as pods come. All pods are of one namespace, ""."""
 
     def __init__(
         self,
         name: str,
         capacities: Capacities,
         nodes: int,
-        before: Iterable[PodClass] = (),
         *,
         neighbours: int = ANY_NEIGHBOURS,
     ) -> None:
         self._name, self._nodes, self._neighbours = name, nodes, neighbours
         self._learned = WorkloadEstimator(Counter(capacities))
-        self.namespace = ""
-        """The namespace of the next pods."""
         self.now = 0.0
         """Time, in any unit."""
         self.choices: list[Choice] = []
         """The choices of `auto`, one for each trial."""
-        self._placed: dict[int, tuple[str, PodClass, float]] = {}
-        for cls in before:
-            self._learned.created("", cls)
+        self._placed: dict[int, tuple[PodClass, float]] = {}
         self.ranking = self._new_ranking()
         """The current ranking; calls of the ranking itself teach the scorer nothing."""
 
@@ -214,17 +206,17 @@ class LearningScorer(KeepsNothing):
                     self.ranking = self._new_ranking()
         if learned.is_due():
             self.ranking = self._new_ranking()
-        learned.created(self.namespace, class_of(request))
+        learned.created("", class_of(request))
         return self.ranking.scores(snapshot, request)
 
     def moved(self, placement: Placement, by: int) -> None:
         """Count a pod that was placed (by: 1) or has left (by: -1)."""
         if by > 0:
             cls = class_of(placement.request)
-            self._placed[id(placement)] = self.namespace, cls, self.now
-            self._learned.came(self.namespace, cls, self.now)
+            self._placed[id(placement)] = cls, self.now
+            self._learned.came("", cls, self.now)
         else:
-            self._learned.went(*self._placed.pop(id(placement)), self.now)
+            self._learned.went("", *self._placed.pop(id(placement)), self.now)
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the score of each device of these rows, fitting or not."""
@@ -239,11 +231,5 @@ class LearningScorer(KeepsNothing):
         return ranking(policy, self._nodes, self._neighbours)
 
     def _workload(self) -> Workload:
-        self._learned.held_units = self._held()
+        self._learned.held_units = {"": sum(cls.total for cls, _ in self._placed.values())}
         return self._learned.workload(self.now)
-
-    def _held(self) -> dict[str, int]:
-        units_by_namespace = Counter[str]()
-        for namespace, cls, _ in self._placed.values():
-            units_by_namespace[namespace] += cls.total
-        return units_by_namespace

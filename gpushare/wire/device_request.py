@@ -82,14 +82,17 @@ class ContainerSums(NamedTuple):
     containers: Shares = ()
     """As `Request.containers`."""
 
-    inits: tuple[int, ...] = ()
-    """As `Request.inits`."""
+    inits: Shares = ()
+    """(index in spec.initContainers, units) of each init container and sidecar that asks."""
 
     percents: Percents = ()
     """As `Request.percents`, over all devices."""
 
     percent_containers: tuple[Shares, ...] = ()
     """As `Request.percent_containers`."""
+
+    percent_inits: tuple[Shares, ...] = ()
+    """The same of the init containers and sidecars, by the index in spec.initContainers."""
 
 
 def device_request(
@@ -147,7 +150,7 @@ def device_request(
         containers=sums.containers,
         policy=policy,
         models=models,
-        inits=sums.inits,
+        inits=tuple([units for _, units in sums.inits]),
         resources=host.resources,
         percents=tuple([percent // devices for percent in sums.percents]),
         percent_containers=sums.percent_containers,
@@ -159,7 +162,7 @@ def device_request(
     )
     for index, total in enumerate(sums.percents):
         if total:
-            _check_percents(index, total, request, names)
+            _check_percents(index, sums, request, names)
     return request
 
 
@@ -313,14 +316,17 @@ def _without_memory(index: int, names: Names) -> str:
     )
 
 
-def _check_percents(index: int, total: int, request: Request, names: Names) -> None:
-    """Check that the devices with the pod's memory can have the percents, `total` over all devices.
+def _check_percents(index: int, sums: ContainerSums, request: Request, names: Names) -> None:
+    """Check that the devices with the pod's memory can have the percents.
 
     index: of the amount in PERCENT_AMOUNTS.
     """
     amount, resource = PERCENT_AMOUNTS[index], names.percents[index].resource
-    devices, units = request.devices, dict(request.containers)
-    of_containers = request.percent_containers[index]
+    total, devices, units = sums.percents[index], request.devices, dict(sums.containers)
+    of_containers = sums.percent_containers[index]
+    # (percent, units) of each init container and sidecar, and of all containers.
+    of_inits = _beside_units(sums.percent_inits[index], sums.inits)
+    pairs = [*_beside_units(of_containers, sums.containers), *of_inits]
     if total % devices:
         raise MessageError(
             f"{resource}: {total} cannot be split evenly over {devices} devices"
@@ -333,7 +339,7 @@ def _check_percents(index: int, total: int, request: Request, names: Names) -> N
             f" (percent): write {amount.whole * devices} or less, or ask for {needed} devices"
             f" ({names.count})"
         )
-    if any(container not in units for container, _ in of_containers):
+    if not all(own_units for _, own_units in pairs):
         raise MessageError(_without_memory(index, names))
     if amount.is_memory and request.inits:
         raise MessageError(
@@ -341,8 +347,10 @@ def _check_percents(index: int, total: int, request: Request, names: Names) -> N
             f" be beside {amount.name}: ask for it in the containers alone"
         )
     if request.split:
-        if not has_own_devices(request) or any(
-            percent * devices != total for _, percent in of_containers
+        if (
+            not has_own_devices(request)
+            or any(percent * devices != total for _, percent in of_containers)
+            or any(percent * devices > total for percent, _ in of_inits)
         ):
             raise MessageError(
                 f"{resource}: a pod that is split ({SPLIT}) can have {amount.noun} where each"
@@ -356,13 +364,19 @@ def _check_percents(index: int, total: int, request: Request, names: Names) -> N
             f" {amount.name} for {request.total}"
         )
     elif devices > 1 and any(
-        percent * request.total != total * units[container] for container, percent in of_containers
+        percent * request.total > total * own_units for percent, own_units in pairs
     ):
         raise MessageError(
             f"{resource}: over {devices} devices ({names.count}) several containers have parts"
             f" of different devices, so each needs {amount.name} in proportion to its"
             f" {names.resource}; the pod has {total} {amount.name} for {request.total}"
         )
+
+
+def _beside_units(percents: Shares, units: Shares) -> list[tuple[int, int]]:
+    """Return (percent, units) of each container with percents; 0 units for one without memory."""
+    of_container = dict(units)
+    return [(percent, of_container.get(container, 0)) for container, percent in percents]
 
 
 def _is_in_proportion(total: int, percents: Mapping[int, int], units: Mapping[int, int]) -> bool:

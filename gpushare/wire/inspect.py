@@ -74,8 +74,10 @@ def _node(books: NodeBooks, users: Users | None, why_kept: str) -> dict[str, Any
     for entry in sorted(books.entries, key=lambda e: (e.ref.namespace, e.ref.name, e.ref.uid)):
         shares = entry.placement
         if shares is None or any(device >= len(capacity) for device, _ in shares):
-            if entry.request.total:
-                unplaced.append(_pod(entry, entry.request.total, entry.request.all_percents, keys))
+            request = entry.request
+            if request.total:
+                units = max(request.charges_anywhere(capacity), default=request.total)
+                unplaced.append(_pod(entry, units, request.all_percents, keys))
             continue
         if not shares and entry.request.total:
             unplaced.append(_pod(entry, 0, (), keys))

@@ -303,24 +303,20 @@ def read_workload(item: QueuedWorkload, managed_names: Sequence[Names]) -> Workl
     status = item.status or WorkloadStatus()
     if not (metadata.namespace and metadata.name and metadata.uid):
         raise MessageError("Workload.metadata: name, namespace or uid is missing")
-    conditions = {one.get("type"): one.get("status") for one in status.conditions or ()}
-    if not status.admission_checks or conditions.get("Finished") == "True":
+    true = [one.get("type") for one in status.conditions or () if one.get("status") == "True"]
+    if not status.admission_checks or "Finished" in true:
         return None
-    is_reserved = (conditions.get("QuotaReserved"), conditions.get("Evicted") == "True") == (
-        "True",
-        False,
-    )
     record = WorkloadRecord(
         ref=PodRef(metadata.namespace, metadata.name, metadata.uid),
         version=metadata.resource_version or "",
         priority=spec.priority or 0,
         created=seconds_of(metadata.creation_timestamp),
-        is_reserved=is_reserved,
+        is_reserved="QuotaReserved" in true and "Evicted" not in true,
         waits=bool(status.requeue_state and status.requeue_state.requeue_at),
         checks=tuple(status.admission_checks),
         conditions=tuple(status.conditions or ()),
     )
-    if not is_reserved:
+    if not record.is_reserved:
         return record
     assignments = (status.admission and status.admission.pod_set_assignments) or ()
     on_hosts = any(HOSTNAME in _levels(assignment) for assignment in assignments)
@@ -444,6 +440,12 @@ def is_pending(check: Mapping[str, Any], names: Collection[str]) -> bool:
     return check.get("name") in names and check.get("state") == PENDING
 
 
+def retries(check: Mapping[str, Any]) -> int:
+    """Return how often the check has led to a new try."""
+    count = check.get("retryCount")
+    return max(count, 0) if isinstance(count, int) else 0
+
+
 def release_patch(workload: WorkloadRecord, now: str) -> bytes:
     """Return the merge patch after which Kueue gives the quota back: what its own eviction writes.
 
@@ -454,7 +456,7 @@ def release_patch(workload: WorkloadRecord, now: str) -> bytes:
             **check,
             "state": PENDING,
             "lastTransitionTime": now,
-            "retryCount": int(check.get("retryCount") or 0) + (check.get("state") == RETRY),
+            "retryCount": retries(check) + (check.get("state") == RETRY),
         }
         for check in workload.checks
     ]

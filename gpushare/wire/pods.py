@@ -9,11 +9,12 @@ still holds memory.
 Tested in `tests/unit/wire/test_pods.py`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, chain
 from sys import intern
+from typing import TypeVar
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, of_one_device
 from gpushare.core.model import (
@@ -26,7 +27,7 @@ from gpushare.core.model import (
     Shares,
 )
 from gpushare.core.selectors import NO_DEMANDS
-from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
+from gpushare.errors import AnnotationError, ApiNotFound, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import (
     LARGEST_ANNOTATIONS,
     MOST_GIVEN,
@@ -34,6 +35,7 @@ from gpushare.wire.annotations import (
     device_uuids,
     placement,
 )
+from gpushare.wire.codec import Codec
 from gpushare.wire.demands import MOST_RESOURCES, demands_of
 from gpushare.wire.device_request import APART, ContainerSums, device_request
 from gpushare.wire.given_annotation import read_given
@@ -55,6 +57,7 @@ from gpushare.wire.quantity import MAX_VALUE, Quantity, peak, to_bytes, to_milli
 _remembered = lru_cache(maxsize=1 << 12, typed=True)
 _to_units, _to_milli, _to_bytes = map(_remembered, (to_units, to_milli, to_bytes))
 
+_PodT = TypeVar("_PodT", bound=Pod)
 _OF_THE_HOST = ("cpu", "memory")
 _NOTHING: Mapping[str, Quantity] = {}
 _NO_RESOURCES = Resources()
@@ -82,6 +85,23 @@ def pod_ref(pod: Pod) -> PodRef:
     return PodRef(intern(metadata.namespace), metadata.name, metadata.uid)
 
 
+def pod_path(ref: PodRef) -> str:
+    """Return the path of a pod; path + "/eviction" takes an eviction."""
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+
+
+def read_pod(get: Callable[[str], bytes], codec: Codec[_PodT], ref: PodRef) -> _PodT | None:
+    """Return the pod as the API server has it; None if it is gone, or another pod has the name.
+
+    get: returns the answer to a GET of a path. Raises ApiError, or MessageError.
+    """
+    try:
+        pod = codec.decode_answer(get(pod_path(ref)), ref.namespace, ref.name)
+    except ApiNotFound:
+        return None
+    return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
+
+
 def pod_name(pod: Pod) -> str:
     """Return the pod as "namespace/name", or "?" for a pod without name or uid."""
     metadata = pod.metadata
@@ -99,12 +119,19 @@ def request_of(pod: Pod, names: Names) -> Request:
     """
     host = host_sums(pod)
     units, containers, inits = device_sums(pod, names.resource)
-    percents, percent_containers = percent_sums(pod, names)
+    percents, percent_containers, percent_inits = percent_sums(pod, names)
     if not (units or percents):
         return host
     metadata = pod.metadata or Metadata()
     request = device_request(
-        ContainerSums(units, containers, inits, percents, percent_containers),
+        ContainerSums(
+            units=units,
+            containers=containers,
+            inits=inits,
+            percents=percents,
+            percent_containers=percent_containers,
+            percent_inits=percent_inits,
+        ),
         metadata.annotations or {},
         metadata.labels or {},
         names,
@@ -198,19 +225,19 @@ def units_of(pod: Pod, resource: str) -> int:
     return device_sums(pod, resource)[0]
 
 
-def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
-    """Return (total GPU units, `containers` and `inits` of the Request). Raises QuantityError."""
+def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, Shares]:
+    """Return (total GPU units, `containers` and `inits` of the sums). Raises QuantityError."""
     spec = pod.spec or PodSpec()
     regular = [gpu_units(container, resource) for container in spec.containers or ()]
     total = sum(regular)
-    init_units: tuple[int, ...] = ()
+    init_units: Shares = ()
     if spec.init_containers:
         inits = [
             (gpu_units(container, resource), container.restart_policy)
             for container in spec.init_containers
         ]
         total = peak([total], inits)
-        init_units = tuple([units for units, _ in inits if units])
+        init_units = tuple([(index, units) for index, (units, _) in enumerate(inits) if units])
     if not total:
         return 0, (), ()
     if total > MAX_UNITS:
@@ -221,27 +248,24 @@ def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
 
 def percent_sums(
     pod: Pod, names: Names, *, strict: bool = True
-) -> tuple[Percents, tuple[Shares, ...]]:
-    """Return (the percents over all devices, `percent_containers` of the Request).
+) -> tuple[Percents, tuple[Shares, ...], tuple[Shares, ...]]:
+    """Return (the percents over all devices, `percent_containers` and `percent_inits` of the sums).
 
     Raises QuantityError; if not `strict`, an unreadable amount is a whole device, which may be the
     request of the pod.
     """
     sums = [_percent_sum(pod, index, names, strict=strict) for index in range(len(names.percents))]
-    percents = tuple([total for total, _ in sums])
-    if not any(percents):
-        return (), ()
-    return percents, tuple([containers for _, containers in sums])
+    percents, of_containers, of_inits = zip(*sums, strict=True)
+    return (percents, of_containers, of_inits) if any(percents) else ((), (), ())
 
 
-def _percent_sum(pod: Pod, index: int, names: Names, *, strict: bool) -> tuple[int, Shares]:
+def _percent_sum(pod: Pod, index: int, names: Names, *, strict: bool) -> tuple[int, Shares, Shares]:
     try:
-        total, containers, _ = device_sums(pod, names.percents[index].resource)
+        return device_sums(pod, names.percents[index].resource)
     except QuantityError:
         if strict:
             raise
-        return PERCENT_AMOUNTS[index].whole, ()
-    return total, containers
+        return PERCENT_AMOUNTS[index].whole, (), ()
 
 
 def host_sums(pod: Pod, *, strict: bool = True) -> Request:
@@ -358,7 +382,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         request = request_of(pod, names)
     except WireError:
         total, containers, inits = device_sums(pod, names.resource)
-        percents, percent_containers = percent_sums(pod, names, strict=False)
+        percents, percent_containers, _ = percent_sums(pod, names, strict=False)
         if not node or not (total or percents):
             raise
         request = host_sums(pod, strict=False)
@@ -368,7 +392,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
                 units=total,
                 devices=1,
                 containers=containers,
-                inits=inits,
+                inits=tuple([units for _, units in inits]),
                 percents=of_one_device(percents),
                 percent_containers=percent_containers,
             )
@@ -416,10 +440,17 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 def _ends_by(pod: Pod) -> float:
     """Return when the pod must be gone, in seconds since the epoch; 0 if nothing ends the pod."""
     metadata, spec, status = pod.metadata or Metadata(), pod.spec or PodSpec(), pod.status
-    if metadata.deletion_timestamp or not spec.active_deadline_seconds:
+    most = most_seconds(spec)
+    if metadata.deletion_timestamp or not most:
         return seconds_of(metadata.deletion_timestamp)
     started = seconds_of(status.start_time if status is not None else None)
-    return started + spec.active_deadline_seconds if started else 0.0
+    return started + most if started else 0.0
+
+
+def most_seconds(spec: PodSpec) -> int:
+    """Return how long the pod runs at most: its deadline, and its grace after that; 0: no limit."""
+    deadline = spec.active_deadline_seconds or 0
+    return deadline and deadline + (spec.termination_grace_period_seconds or 0)
 
 
 def has_ended(pod: Pod) -> bool:

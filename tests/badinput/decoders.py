@@ -17,6 +17,7 @@ from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import PodClaims, Use
 from gpushare.core.claims.pools import gather_pools
 from gpushare.core.model import MAX_UNITS, Request
+from gpushare.core.selectors import NO_DEMANDS
 from gpushare.errors import MessageError, SettingsError, WireError
 from gpushare.kube.election import read_lease, seconds_of
 from gpushare.kube.responses import LineSplitter, response_error
@@ -39,6 +40,22 @@ from gpushare.wire.dra.selectors import Selectors
 from gpushare.wire.extender import decode_bind, decode_filter
 from gpushare.wire.fields import parse_duration
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy, encode_inventory
+from gpushare.wire.kueue import (
+    ADMISSION_CHECKS,
+    READY,
+    RESOURCE_FLAVORS,
+    WORKLOADS,
+    WorkloadPods,
+    active_patch,
+    admitted_pod,
+    read_check,
+    read_flavor,
+    read_workload,
+    release_patch,
+    requeue_patch,
+    verdict_patch,
+    with_flavors,
+)
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.pods import observe_pod, pod_ref, priority_of, units_of
@@ -128,6 +145,7 @@ def _filter(data: bytes) -> None:
 def _pod_of(pod: Any) -> None:
     """The readings of a decoded pod from any source."""
     priority_of(pod)
+    admitted_pod(pod)
     for old_version in (pod_ref, lambda each: units_of(each, ALIYUN.resource)):
         try:
             old_version(pod)
@@ -151,6 +169,33 @@ def _node(data: bytes) -> None:
 def _budget(data: bytes) -> None:
     budget = BUDGETS.decode(data)
     read_budget("default", budget.spec, budget.status).selects("default", {"a": "b"})
+
+
+def _workload(data: bytes) -> None:
+    record = read_workload(WORKLOADS.decode(data), [ALIYUN])
+    if record is None:
+        return
+    assert all(pods.count > 0 for pods in record.pods)
+    names = [str(check.get("name")) for check in record.checks]
+    check = record.check(names) or {}
+    for patch in (
+        verdict_patch(record, names, {"state": READY}, str(check.get("state"))),
+        release_patch(record, ""),
+        requeue_patch(record),
+    ):
+        json.loads(patch)
+
+
+def _admission_check(data: bytes) -> None:
+    check = read_check(ADMISSION_CHECKS.decode(data))
+    if check is not None:
+        active_patch(check, "")
+
+
+def _flavor(data: bytes) -> None:
+    flavor = read_flavor(RESOURCE_FLAVORS.decode(data))
+    pods = WorkloadPods("main", odd.MEM, Request(4, 1), NO_DEMANDS, 1, ("a10",))
+    assert not with_flavors(pods, {"a10": flavor}).flavors
 
 
 def _slice(data: bytes) -> None:
@@ -311,6 +356,10 @@ DECODERS = (
         _codec(CONFIG_MAPS),
         _listed("ConfigMap", _CLOSED),
     ),
+    Decoder("workload of Kueue", _workload, (odd.WORKLOAD,)),
+    Decoder("workloads listed, watched", _codec(WORKLOADS), _listed("Workload", odd.WORKLOAD)),
+    Decoder("admission check", _admission_check, (odd.ADMISSION_CHECK,)),
+    Decoder("resource flavor", _flavor, (odd.FLAVOR,)),
     Decoder("slices of devices", _slice, tuple(_SLICES)),
     Decoder("claims", _claim, (*_CLUSTER["claims"], *_CLUSTER["allocated"][:2])),
     Decoder("device classes", _class, tuple(_CLUSTER["classes"])),

@@ -21,6 +21,9 @@ POD: Json = {
         "resourceVersion": "7",
         "creationTimestamp": "2026-11-01T00:00:00Z",
         "labels": {"app": "odd"},
+        "ownerReferences": [
+            {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}
+        ],
         "annotations": {
             "ALIYUN_COM_GPU_MEM_IDX": "0",
             "ALIYUN_COM_GPU_MEM_POD": "4",
@@ -28,13 +31,26 @@ POD: Json = {
             "scheduler.framework.gpushare.allocation": '{"0":{"0":4}}',
             COUNT: "1",
             "gpushare.io/policy": "binpack",
+            "gpushare.io/apart": "required",
+            "gpushare.io/neighbours": "few",
         },
     },
     "spec": {
         "nodeName": "",
         "priority": 5,
         "containers": [
-            {"name": "c", "resources": {"limits": {MEM: "4", "cpu": "500m", "memory": "1Gi"}}}
+            {
+                "name": "c",
+                "resources": {
+                    "limits": {
+                        MEM: "4",
+                        f"{MEM}.percentage": "30",
+                        "aliyun.com/gpu-core.percentage": 50,
+                        "cpu": "500m",
+                        "memory": "1Gi",
+                    }
+                },
+            }
         ],
         "initContainers": [{"restartPolicy": "Always", "resources": {"requests": {MEM: 0}}}],
         "overhead": {"cpu": "1"},
@@ -50,7 +66,11 @@ INVENTORY: Json = {
     "servesByIdentity": True,
 }
 NODE: Json = {
-    "metadata": {"name": "gpu", "annotations": {"gpushare.io/devices": json.dumps(INVENTORY)}},
+    "metadata": {
+        "name": "gpu",
+        "annotations": {"gpushare.io/devices": json.dumps(INVENTORY)},
+        "labels": {"gpushare.io/max-sharers": "4"},
+    },
     "status": {
         "capacity": {MEM: "32", COUNT: 2, "cpu": "96", "memory": "1Ti"},
         "allocatable": {MEM: "32", COUNT: "2"},
@@ -88,6 +108,41 @@ BUDGET: Json = {
     "metadata": {"name": "b", "namespace": "default"},
     "spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "a"}]}},
     "status": {"disruptionsAllowed": 1, "disruptedPods": {"p": "2026"}},
+}
+_ASSIGNMENT: Json = {
+    "name": "main",
+    "flavors": {MEM: "a10"},
+    "count": 2,
+    "topologyAssignment": {
+        "levels": ["rack"],
+        "slices": [
+            {
+                "domainCount": 2,
+                "valuesPerLevel": [{"individual": {"prefix": "r-", "roots": ["1", "2"]}}],
+                "podCounts": {"individual": [1, 1]},
+            }
+        ],
+    },
+}
+WORKLOAD: Json = {
+    "metadata": {"name": "job-odd", "namespace": "default", "uid": "u", "resourceVersion": "7"},
+    "spec": {"priority": 5, "podSets": [{"name": "main", "count": 3, "template": POD}]},
+    "status": {
+        "admission": {"podSetAssignments": [_ASSIGNMENT]},
+        "admissionChecks": [{"name": "gpus", "state": "Pending", "retryCount": 1}],
+        "conditions": [{"type": "QuotaReserved", "status": "True"}],
+        "reclaimablePods": [{"name": "main", "count": 1}],
+        "requeueState": {"requeueAt": "2026-11-01T00:00:00Z"},
+    },
+}
+ADMISSION_CHECK: Json = {
+    "metadata": {"name": "gpus", "resourceVersion": "7"},
+    "spec": {"controllerName": "gpushare.io/devices", "parameters": None},
+    "status": {"conditions": [{"type": "Active", "status": "True"}]},
+}
+FLAVOR: Json = {
+    "metadata": {"name": "a10"},
+    "spec": {"nodeLabels": {"gpu": "a10"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]},
 }
 
 TEXTS = (

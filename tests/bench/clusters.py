@@ -45,13 +45,10 @@ _DEVICES = {
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A cluster and the pods that come there; load: share of the GPU that the pods request at a
-    time.
-    """
+    """A cluster and the pods that come there."""
 
     nodes: tuple[TraceNode, ...]
     pods: tuple[TracePod, ...]
-    load: float
 
     @property
     def kinds(self) -> int:
@@ -63,24 +60,14 @@ class Drawn:
         """Devices of all nodes."""
         return sum(node.devices for node in self.nodes)
 
-    @property
-    def units(self) -> int:
-        """Units of all devices."""
-        return sum(node.devices * node.capacity for node in self.nodes)
-
-    def arrivals(self, load: float) -> float:
-        """How many pods come in a mean lifetime at that load."""
-        mean_units = sum(pod.devices * pod.units for pod in self.pods) / len(self.pods)
-        return load * self.units / mean_units
-
 
 def drawn(seed: int) -> Drawn:
     """The cluster of that seed, and the pods; each pod fits some empty node."""
     rng = np.random.default_rng(seed)
     nodes = _nodes(rng)
     pods = _pods(rng, nodes)
-    load = float(rng.uniform(0.7, 1.3))
-    return Drawn(*_counted(rng, nodes, pods), load)
+    rng.uniform()  # once a load: the clusters of the seeds stay as they are
+    return Drawn(*_counted(rng, nodes, pods))
 
 
 def _nodes(rng: np.random.Generator) -> list[TraceNode]:

@@ -1,27 +1,19 @@
 """The allocation of a policy on many random clusters, above the best of the simple policies.
 
     python -m tests.bench.placement_family --clusters 5000-5299 [--policies shadow-price,fgd]
-        [--experiments inflation,churn,drawn,waiting] [--cpu 20] [--json OUT]
+        [--experiments inflation,churn] [--json OUT]
 
 The clusters are those of tests/bench/clusters.py. The experiments run on each under each policy,
 with the same seeds, more of them on small clusters; the policy knows the pods
 (`--workload known` of `gpushare simulate`):
 
 - `inflation`: GPU allocated when 100 % has been asked for;
-- `churn`: GPU allocated in the mean, at load 1.0, life 6, warm-up 2;
-- `drawn`: the same at the load that was drawn with the cluster, 0.7 to 1.3;
-- `waiting`: the same as `drawn`, but pods wait instead of being refused. A second line, `waits`,
-  has the pods that wait, in % of those that come in a mean lifetime: less is better, so a policy
-  that is above has fewer;
-- `seen-50`, or another number: `inflation` by policies that know the first 50 pods alone, which are
-  also the seeds of the choice of `auto`.
+- `churn`: GPU allocated in the mean, at load 1.0, life 6, warm-up 2.
 
 The best of the simple policies is the one with the greatest mean on that cluster and those seeds:
 chosen with hindsight, which favours that policy. A difference is the mean over seeds, the error is
 the standard error; "below" counts clusters that lie under the best simple policy by more than two
 errors and by more than half a point, "above" those that lie over it.
-
-With --cpu each node has so many times the CPU: losses for want of CPU alone disappear.
 
 With --json each cluster is written as soon as it is measured, one JSON object a line. The same
 command with the same file measures missing clusters only.
@@ -30,22 +22,20 @@ command with the same file measures missing clusters only.
 import argparse
 import json
 import math
-import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpushare.sim import experiments
 from gpushare.sim.parameters import KNOWN, Parameters
-from gpushare.sim.report import Record, aligned
+from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from tests.bench.clusters import Drawn, drawn
 
 SIMPLE = ("device-bestfit", "binpack")
-EXPERIMENTS = ("inflation", "churn", "drawn", "waiting")
-_WAITS, _SEEN = "waits", "seen-"
+EXPERIMENTS = ("inflation", "churn")
 _RUNS = 90
 """Nodes times seeds of a cluster, within these bounds of seeds."""
 _MIN_SEEDS, _MAX_SEEDS, _FIRST_SEED = 3, 6, 42
@@ -56,13 +46,12 @@ Values = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class FamilyJob:
-    """One cluster under all policies; first: the first seed of the runs; cpu: factor of the CPU."""
+    """One cluster under all policies; first: the first seed of the runs."""
 
     cluster: int
     experiment: str
     policies: tuple[str, ...]
     first: int
-    cpu: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +62,6 @@ class FamilyOutcome:
     nodes: int
     kinds: int
     values: Values
-
-    @property
-    def measured_by(self) -> FamilyJob:
-        """The job of this result."""
-        job = self.job
-        return replace(job, experiment="waiting") if job.experiment == _WAITS else job
 
     def above(self, policy: str, rivals: Sequence[str] = SIMPLE) -> tuple[float, float]:
         """(mean, standard error) of the policy's points above the best of the others, by seed."""
@@ -103,46 +86,18 @@ def seeds_of(cluster: Drawn, first: int = _FIRST_SEED) -> range:
     return range(first, first + number)
 
 
-def measure(job: FamilyJob) -> list[FamilyOutcome]:
-    """The allocation of the policies on the cluster; with waiting, the waiting pods, too."""
-    cluster = drawn(job.cluster)
-    more = tuple(replace(node, cpu=job.cpu * node.cpu) for node in cluster.nodes)
-    cluster = replace(cluster, nodes=more)
-    wait = job.experiment == "waiting"
-    load = cluster.load if wait or job.experiment == "drawn" else 1.0
-    known_workload = Parameters(workload=KNOWN)
-    options = replace(known_workload, load=load, life=6.0, wait=wait)
-
-    def run(policy: str, seed: int) -> Record:
-        nodes, pods = cluster.nodes, cluster.pods
-        if job.experiment == "inflation":
-            return experiments.inflation(nodes, pods, policy, seed, known_workload)
-        if job.experiment.startswith(_SEEN):
-            first = experiments.filling(pods, cluster.units, seed)
-            seen_pods = [pods[index] for index in first[: int(job.experiment.removeprefix(_SEEN))]]
-            return experiments.inflation(nodes, pods, policy, seed, policy_pods=seen_pods)
-        return experiments.churn(nodes, pods, policy, seed, options)
-
-    records = {
-        policy: [run(policy, seed) for seed in seeds_of(cluster, job.first)]
+def measure(job: FamilyJob) -> FamilyOutcome:
+    """The allocation of the policies on the cluster."""
+    cluster, options = drawn(job.cluster), Parameters(workload=KNOWN, life=6.0)
+    run = {"inflation": experiments.inflation, "churn": experiments.churn}[job.experiment]
+    values = {
+        policy: [
+            float(str(run(cluster.nodes, cluster.pods, policy, seed, options)["alloc"]))
+            for seed in seeds_of(cluster, job.first)
+        ]
         for policy in job.policies
     }
-
-    def found(job: FamilyJob, key: str, part: float = 1.0) -> FamilyOutcome:
-        values = {name: [part * _number(one, key) for one in records[name]] for name in records}
-        return FamilyOutcome(job, len(cluster.nodes), cluster.kinds, values)
-
-    allocated = found(job, "alloc")
-    if not wait:
-        return [allocated]
-    return [
-        allocated,
-        found(replace(job, experiment=_WAITS), "waiting", -100 / cluster.arrivals(load)),
-    ]
-
-
-def _number(record: Record, key: str) -> float:
-    return float(str(record[key]))
+    return FamilyOutcome(job, len(cluster.nodes), cluster.kinds, values)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -190,10 +145,10 @@ def _read(path: Path | None) -> list[FamilyOutcome]:
     ]
 
 
-def _write(path: Path | None, outcomes: Iterable[FamilyOutcome]) -> None:
+def _write(path: Path | None, outcome: FamilyOutcome) -> None:
     if path is not None:
         with path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(one)) + "\n" for one in outcomes)
+            file.write(json.dumps(asdict(outcome)) + "\n")
 
 
 def numbers(text: str) -> range:
@@ -207,28 +162,27 @@ def main() -> None:
     parser.add_argument("--policies", default="shadow-price")
     parser.add_argument("--experiments", default="inflation,churn")
     parser.add_argument("--first-seed", type=int, default=_FIRST_SEED)
-    parser.add_argument("--cpu", type=int, default=1, help="times the CPU of each node")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="OUT", help="write what is measured; go on")
     options = parser.parse_args()
     policies = tuple(options.policies.split(","))
     experiments_ = options.experiments.split(",")
     for name in experiments_:
-        if name not in EXPERIMENTS and not re.fullmatch(rf"{_SEEN}[1-9]\d*", name):
-            parser.error(f"--experiments: {name}: there are {', '.join(EXPERIMENTS)}, {_SEEN}50")
+        if name not in EXPERIMENTS:
+            parser.error(f"--experiments: {name}: there are {', '.join(EXPERIMENTS)}")
     names = tuple(dict.fromkeys((*SIMPLE, *policies)))
     jobs = [
-        FamilyJob(cluster, experiment, names, options.first_seed, options.cpu)
+        FamilyJob(cluster, experiment, names, options.first_seed)
         for cluster in options.clusters
         for experiment in experiments_
     ]
-    outcomes = [one for one in _read(options.json) if one.measured_by in jobs]
-    finished_jobs = {one.measured_by for one in outcomes}
+    outcomes = [one for one in _read(options.json) if one.job in jobs]
+    finished_jobs = {one.job for one in outcomes}
     remaining_jobs = [job for job in jobs if job not in finished_jobs]
     with closing(run_all(measure, remaining_jobs, options.jobs)) as results:
-        for some in results:
-            _write(options.json, some)
-            outcomes += some
+        for one in results:
+            _write(options.json, one)
+            outcomes.append(one)
     outcomes.sort(key=lambda one: (one.job.experiment, one.job.cluster))
     print(distribution(outcomes, names), end="")
     for one in outcomes:

@@ -20,7 +20,7 @@ from typing import Any, cast
 from gpushare.sim.experiments import churn
 from gpushare.sim.options import words
 from gpushare.sim.parameters import Parameters
-from gpushare.sim.report import markdown
+from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod
 from tests.bench.placement_family import mean_and_error
@@ -114,7 +114,7 @@ def main() -> None:
     ]
     with closing(run_all(measured, jobs, options.jobs)) as runs:
         done = dict(runs)
-    print(markdown(table(jobs, [done[job] for job in jobs])))
+    print(aligned(table(jobs, [done[job] for job in jobs])))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from tests.simulation.mutants import (
     costs,
     input,  # noqa: A004 -- a hall
     leading,
+    limits,
     moving,
     nodes,
     preempting,
@@ -31,7 +32,7 @@ from tests.simulation.story import of_seed, tell
 
 HALLS = (
     *(answers, apart, auditing, binding, cards, compute, costs, input, leading),
-    *(moving, nodes, preempting, serving, tenants, watching),
+    *(limits, moving, nodes, preempting, serving, tenants, watching),
 )
 """Each module registers its mutants at import."""
 

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from gpushare_localcluster.api.status import StatusError
 from tests.badinput import odd
@@ -271,26 +270,25 @@ class Soak:
         return self.cluster.node(devices=DEVICES, total=DEVICES * UNITS)
 
 
-def _figures(runs: list[dict[str, Any]]) -> str:
-    """The runs as a table."""
-    lines = [
-        "| seconds | MB at first, in the middle, at the end | descriptors | threads"
-        " | trend of the second half: MB, descriptors, threads | done | findings | commit | when |"
-    ]
-    lines.append("| --- " * 9 + "|")
-    for run in runs:
-        points = [run["first"], run["middle"], run["last"]]
-        mb, descriptors, threads = (
-            ", ".join(f"{point[name]:.{digits}f}" for point in points)
-            for name, digits in (("mb", 1), ("descriptors", 0), ("threads", 0))
+def _figures(run: SoakRun) -> str:
+    """The run as a table."""
+    points = [run.first, run.middle, run.last]
+    mb, descriptors, threads = (
+        ", ".join(f"{point[name]:.{digits}f}" for point in points)
+        for name, digits in (("mb", 1), ("descriptors", 0), ("threads", 0))
+    )
+    trend = ", ".join(f"{value:+.1f}" for value in run.growth.values())
+    did = ", ".join(f"{name} {count:,}" for name, count in sorted(run.done.items()))
+    return "\n".join(
+        (
+            "| seconds | MB at first, in the middle, at the end | descriptors | threads"
+            " | trend of the second half: MB, descriptors, threads | done | findings | commit"
+            " | when |",
+            "| --- " * 9 + "|",
+            f"| {run.seconds:.0f} | {mb} | {descriptors} | {threads} | {trend} | {did}"
+            f" | {len(run.findings)} | {run.commit} | {run.when} |",
         )
-        trend = ", ".join(f"{value:+.1f}" for value in run["growth"].values())
-        did = ", ".join(f"{name} {count:,}" for name, count in sorted(run["done"].items()))
-        lines.append(
-            f"| {run['seconds']:.0f} | {mb} | {descriptors} | {threads} | {trend} | {did}"
-            f" | {len(run['findings'])} | {run['commit']} | {run['when']} |"
-        )
-    return "\n".join(lines)
+    )
 
 
 def main() -> int:
@@ -319,7 +317,8 @@ def main() -> int:
     for finding in findings:
         print(f"  FOUND {finding}")
     if options.record:
-        renew(PROOF_FIGURES, "the soak", _figures(record(_RUNS, asdict(run))))
+        record(_RUNS, asdict(run))
+        renew(PROOF_FIGURES, "the soak", _figures(run))
     return 1 if findings else 0
 
 

@@ -69,10 +69,6 @@ def screens(folder: Path) -> None:
         shell.run(command("kubectl apply -f web.yaml && kubectl scale deployment web --replicas=9"))
         waiting(shell, 2)
         show(shell, START, "inspect, with pods that wait", "kubectl inspect gpushare")
-        close = "kubectl -n kube-system create configmap unhealthy-gpu-gpu-2 --from-literal=gpus=1"
-        shell.run(command(close))
-        inspect = ROOT / "docs" / "inspect.md"
-        show(shell, inspect, "inspect on a terminal", "kubectl inspect gpushare")
 
 
 def waiting(shell: Shell, pods: int) -> None:

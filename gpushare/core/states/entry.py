@@ -196,7 +196,11 @@ class Entry:
         return tuple((device, units - charged[device]) for device, units in limits)
 
     def units(self, capacity: Sequence[int]) -> int:
-        """Return the units charged on all devices; of an unplaced pod the requested ones."""
+        """Return the units charged on all devices; of an unplaced pod those of one device, the most
+        if devices differ.
+        """
+        if self.placement is None:
+            return max(self.request.charges_anywhere(capacity), default=self.request.total)
         return sum(units for _, units in self.charges(capacity)) or self.request.total
 
     @property

@@ -6,6 +6,7 @@ an hour and need a right of their own.
 Tested in `tests/unit/doctor/test_checks.py`.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from textwrap import shorten
@@ -54,6 +55,7 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
     yield _unplaced(pods, facts.known_nodes)
     yield _moved(pods, facts.nodes)
     yield _unserved(pods, facts)
+    yield _limits(pods, facts)
 
 
 def mistake(pod: ListedPod, facts: Facts) -> str:
@@ -150,6 +152,33 @@ def _unserved(pods: ListedPods, facts: Facts) -> Finding:
         f" marked them served, so they wait, or run without their device ({nodes})",
         "look into the logs of the device plug-in and the kubelet there; then delete the pods that"
         " run, so that they are created again",
+    )
+
+
+def _limits(pods: ListedPods, facts: Facts) -> Finding:
+    """Return the devices of which the pods may use more than there is."""
+    name = "memory-limits"
+    if isinstance(facts.nodes, Unread):
+        return skip(name, "the memory of devices is told by the nodes")
+    over = []
+    for node in facts.nodes:
+        capacity = node.spec.capacity
+        sums = Counter[int]()
+        for pod in pods.gpu:
+            if pod.node == node.name:
+                sums.update(dict(pod.request.limits_on(pod.placement or (), capacity)))
+        over += [
+            f"device {device} of node {node.name}: limits of {sums[device]} on {units}"
+            for device, units in enumerate(capacity)
+            if sums[device] > units
+        ]
+    if not over:
+        return ok(name, "every device has the memory that its pods may use together")
+    return warn(
+        name,
+        f"{some(over)} ({facts.unit}): a program may find no memory there within its limit, and so"
+        " may its neighbours within their requests",
+        "lower the limits, or take the label gpushare.io/memory-limits off some nodes",
     )
 
 

@@ -49,6 +49,7 @@ from gpushare.wire.kueue import (
     is_pending,
     release_patch,
     requeue_patch,
+    retries,
     verdict_patch,
     with_flavors,
 )
@@ -238,7 +239,9 @@ class AdmissionChecks(LoopPart):
             pods = self._missing_pods(workload, existing[workload.key])
             if pods is None:
                 continue
-            if workload.mistake or not judge.admit(pods):
+            # A check that was added later finds the places of an earlier one promised.
+            has_places = self._is_promised(workload, names)
+            if workload.mistake or not (has_places or judge.admit(pods)):
                 refused.append((workload, pods))
             elif not self._may_write():
                 return False
@@ -386,8 +389,8 @@ class AdmissionChecks(LoopPart):
         if not reason:
             reason = judge.reason(pods, workload.ref.namespace) or "its devices are just taken"
             self._refused[workload.ref.uid] = pods
-        check = workload.check(names) or {}
-        seconds = FIRST_WAIT << min(int(check.get("retryCount") or 0), _MOST_DOUBLINGS)
+        count = retries(workload.check(names) or {})
+        seconds = FIRST_WAIT << min(count, _MOST_DOUBLINGS)
         verdict = {
             "state": RETRY,
             "message": "; ".join([reason[:_MOST_TEXT], *[_ON_HOSTS] * workload.on_hosts]),

@@ -14,29 +14,26 @@ Tested in `tests/unit/extender/moves/test_reserver.py`.
 import logging
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
-from gpushare.core.model import PodRef
-from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.mutable_cluster import Placement
 from gpushare.core.openings import Outlook, ReservedPart, Resident
 from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.states.entry import Entry, Waiting
+from gpushare.core.states.entry import MOST_LATE, Entry, Waiting
 from gpushare.core.trial import FALLBACK_POLICY
-from gpushare.core.trial_streams import mutable
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
-from gpushare.errors import ApiNotFound
-from gpushare.explain.defrag import unknown_devices
-from gpushare.explain.placer import HostFilters, HostRoom, rows_by_name
+from gpushare.explain.defrag import CopiedBooks
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
 from gpushare.wire.claimant import Claimant, claimant, may_have_place
-from gpushare.wire.moves import pod_path
-from gpushare.wire.objects import PODS, Pod
+from gpushare.wire.objects import PODS
+from gpushare.wire.pods import read_pod
 
 log = logging.getLogger("gpushare.reservations")
 
@@ -236,14 +233,19 @@ class Reserver(LoopPart):
         part: ReservedPart,
         reserved: Mapping[str, Hold],
     ) -> None:
-        """Choose places in the order of the pods, up to the largest part of the memory."""
+        """Choose places in the order of the pods, up to the largest part of the memory.
+
+        A namespace comes later by each of its pods that no node can take: there are few tries.
+        """
         now, names = self._clock(), outlook.cluster.view.names
         passed_over = {pod.uid for pod in pods} & reserved.keys()
+        failed_tries = Counter[str]()
 
-        def turn(pod: Waiting) -> tuple[int, bool, float, float]:
+        def turn(pod: Waiting) -> tuple[int, int, bool, float, float]:
+            failures = failed_tries[pod.ref.namespace]
             served_at = self._served_at.get(pod.ref.namespace, -math.inf)
             is_new = pod.uid not in reserved
-            return -pod.priority, is_new, served_at if is_new else 0.0, pod.created
+            return failures, -pod.priority, is_new, served_at if is_new else 0.0, pod.created
 
         for _ in range(min(2 * MOST_PODS, len(pods))):
             if part.count == MOST_PODS:
@@ -259,6 +261,7 @@ class Reserver(LoopPart):
                 holder = hold.pod if hold is not None else self._holder(pod)
             if opening is None or holder is None:
                 self._not_before[pod.uid] = now + PAUSE
+                failed_tries[pod.ref.namespace] += 1
                 continue
             if not part.allows(opening.placement):
                 break  # a later pod that is smaller does not overtake
@@ -280,41 +283,27 @@ class Reserver(LoopPart):
 
     def _holder(self, pod: Waiting) -> Claimant | None:
         """Return the pod for its reservation; None if the pod may have none. Raises ApiError."""
-        shown = self._read(pod.ref)
+        shown = read_pod(partial(self._api.request, "GET", timeout=_TIMEOUT), PODS, pod.ref)
         if shown is None or not may_have_place(shown):
             return None
         return claimant(shown, pod.request)
 
-    def _read(self, ref: PodRef) -> Pod | None:
-        """Return the pod as the API server has it; None if it is gone. Raises ApiError."""
-        try:
-            body = self._api.request("GET", pod_path(ref), timeout=_TIMEOUT)
-        except ApiNotFound:
-            return None
-        pod = PODS.decode_answer(body, ref.namespace, ref.name)
-        return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
-
 
 def _outlook(resource: ManagedResource, now: float, wall: float) -> Outlook:
     """Return the books as they are. now: monotonic; wall: seconds since the epoch."""
-    snapshot, (entries, _) = resource.ledger.snapshot(), resource.ledger.entries_and_specs()
-    rows = rows_by_name(snapshot)
-    view = mutable(snapshot, rows, empty=False)
-    cluster = MutableCluster(view, ranking(load_policy(FALLBACK_POLICY), len(rows)))
-    host = HostRoom(HostFilters(resource.filters, snapshot.names), rows)
+    books = CopiedBooks.of(resource.ledger, resource.filters, load_policy(FALLBACK_POLICY))
     residents: defaultdict[int, list[Resident]] = defaultdict(list)
     ages: list[float] = []
-    for entry in entries.values():
-        row = view.row.get(entry.node)
-        if row is None or not _may_end(entry, wall) or unknown_devices(entry, snapshot):
+    for entry in books.entries.values():
+        placement = books.placement(entry) if _may_end(entry, wall) else None
+        if placement is None:
             continue
         ends_by = now + entry.ends_by - wall if entry.ends_by else None
         if ends_by is None and entry.started:
             ages.append(wall - entry.started)
-        placement = Placement(row, entry.placement or (), entry.request)
-        residents[row].append(Resident(placement, ends_by))
+        residents[placement.row].append(Resident(placement, ends_by))
     rest = max(sum(ages) / max(len(ages), 1), _LEAST_REST)
-    return Outlook(cluster, host, residents, now, rest)
+    return Outlook(books.cluster, books.host, residents, now, rest)
 
 
 def _place_of(hold: Hold, outlook: Outlook) -> Placement | None:
@@ -335,4 +324,7 @@ def _may_end(entry: Entry, wall: float) -> bool:
     """Return whether the pod may end by itself. wall: seconds since the epoch."""
     if entry.terminating:
         return entry.ends_soon(wall)
-    return bool(entry.ends_by) or not any(key in _ENDLESS for key, _ in entry.labels)
+    if entry.ends_by:
+        # The kubelet of an overdue pod is away.
+        return entry.ends_by >= wall - MOST_LATE
+    return not any(key in _ENDLESS for key, _ in entry.labels)

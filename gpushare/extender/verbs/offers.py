@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, charged_units, percents_of
+from gpushare.core.amounts import PERCENT_AMOUNTS, beside_memory, charged_units
 from gpushare.core.decide import Judgement, judge, take_best
 from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder, RowStates
 from gpushare.core.model import Request, Shares
@@ -235,11 +235,10 @@ def _take_free(builder: HeldSnapshotBuilder, row: int, planned: Shares, request:
                         PERCENT_AMOUNTS, percents, builder.percents_used, strict=True
                     )
                 ]
-    # The units are those of the percents already.
-    pairs = zip(PERCENT_AMOUNTS, percents, strict=True)
-    percents = [0 if amount.is_memory else percent for amount, percent in pairs]
     if shares:
-        builder.take(row, tuple(shares), replace(request, percents=percents_of(percents)))
+        # The units are those of the percents already.
+        others = beside_memory(tuple(percents))
+        builder.take(row, tuple(shares), replace(request, percents=others))
 
 
 def offers_of(resource: ManagedResource) -> Offers:

@@ -6,10 +6,11 @@ devices of a DRA driver add none of this (see `claims`).
 """
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from gpushare.core.model import ALL_CORES
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.device_request import APART, SPLIT
+from gpushare.wire.device_request import APART, MEMORY_LIMIT, SPLIT
 from gpushare.wire.inventory import Inventory, InventoryDevice, encode_inventory
 from gpushare_localcluster.demo.plan import NodePlan, PodPlan, Protect
 from gpushare_localcluster.kubelet import RUN_SECONDS
@@ -143,6 +144,22 @@ def free_lease_document() -> Json:
     }
 
 
+def metrics_endpoints_document(url: str) -> Json:
+    """Return the Endpoints of the extender at this URL, by which a Prometheus finds its metrics."""
+    parts = urlsplit(url)
+    return {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {"name": "gpushare-extender", "namespace": "kube-system"},
+        "subsets": [
+            {
+                "addresses": [{"ip": parts.hostname}],
+                "ports": [{"name": "health", "port": parts.port}],
+            }
+        ],
+    }
+
+
 def _class_name(priority: int) -> str:
     return f"priority-{priority}" if priority >= 0 else f"priority-minus-{-priority}"
 
@@ -157,6 +174,8 @@ def _annotations(plan: PodPlan) -> dict[str, str]:
         annotations[RUN_SECONDS] = str(plan.run_seconds)
     if plan.policy:
         annotations[ALIYUN.policy] = plan.policy
+    if plan.gpu_limit:
+        annotations[MEMORY_LIMIT] = str(plan.gpu_limit)
     if plan.apart:
         annotations[APART] = plan.apart
     return annotations

@@ -36,6 +36,7 @@ class PodPlan:
     """A pod: `containers` are the units of device memory of each container, 0 for none.
 
     gpu_cores, gpu_percent: percent of compute and of memory that the first container requests.
+    gpu_limit: the units that the pod may use, 0 for no more than the request.
     gpu_split: the split of the memory over devices, "" for even. claim_class: the device class of
     the claim for the memory, "" for no claim. nic: whether the claim requests a network card too.
     spread_over: the topology key over which equal pods are spread, "" for none. apart: the wish to
@@ -48,6 +49,7 @@ class PodPlan:
     gpu_count: int = 1
     gpu_cores: int = 0
     gpu_percent: int = 0
+    gpu_limit: int = 0
     gpu_split: str = ""
     cpu: str = "100m"
     memory: str = "64Mi"

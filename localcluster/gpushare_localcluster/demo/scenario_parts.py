@@ -217,7 +217,7 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
     """Return one pod, or `replicas` pods named name-1, name-2, ..."""
     fields = item.fields(
         *("name", "gpuMem", "gpuCount", "gpuCores", "gpuPercent", "gpuSplit", "containers"),
-        *("cpu", "memory", "replicas"),
+        *("gpuLimit", "cpu", "memory", "replicas"),
         *("labels", "priority", "nodeSelector", "tolerations", "runSeconds", "policy"),
         *("schedulerName", "claim", "nic", "spreadOver", "apart"),
     )
@@ -246,6 +246,7 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
             gpu_count=fields.number("gpuCount", 1, minimum=1, maximum=_MOST_DEVICES),
             gpu_cores=fields.number("gpuCores", 0),
             gpu_percent=fields.number("gpuPercent", 0),
+            gpu_limit=fields.number("gpuLimit", 0),
             gpu_split=split.text() if split else "",
             cpu=fields.quantity("cpu", "100m"),
             memory=fields.quantity("memory", "64Mi"),
@@ -272,7 +273,7 @@ def _claim(fields: Fields, classes: Collection[str]) -> str:
         return ""
     if claim.text() not in classes:
         raise claim.unknown("device class", sorted(classes))
-    for key in ("gpuCores", "gpuPercent", "gpuSplit", "containers", "policy"):
+    for key in ("gpuCores", "gpuPercent", "gpuLimit", "gpuSplit", "containers", "policy"):
         if (value := fields.get(key)) is not None:
             raise value.error("goes with device plug-ins alone, not with a claim")
     if not fields.number("gpuMem", 0) or fields.number("gpuMem", 0) % fields.number("gpuCount", 1):

@@ -49,7 +49,7 @@ def _started(path: Path, kubeconfig: str) -> DevicePlugin | None:
         *("--devices-file", str(folder / DEVICES_FILE)),
         *("--device-plugin-dir", str(folder / "plugins")),
         *("--pod-resources-socket", str(folder / "pr.sock"), "--pods-api-socket", ""),
-        *("--health-port", "0"),
+        *("--health-port", "0", "--isolation", "driver"),
     ]
     try:
         plugin = DevicePlugin(read_options(words, {}), "127.0.0.1")

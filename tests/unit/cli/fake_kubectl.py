@@ -162,9 +162,11 @@ def pod(
     namespace: str = "default",
     annotations: Mapping[str, str] | None = None,
     cores: int = 0,
+    share: int = 0,
 ) -> dict[str, Any]:
     """Return a running pod from the API server."""
     limits = {MEM: units} | ({"aliyun.com/gpu-core.percentage": cores} if cores else {})
+    limits |= {"aliyun.com/gpu-mem.percentage": share} if share else {}
     notes = {"ALIYUN_COM_GPU_MEM_IDX": idx} if idx is not None else {}
     return {
         "metadata": {
@@ -185,9 +187,10 @@ def pending(
     reason: str = "",
     namespace: str = "default",
     cores: int = 0,
+    share: int = 0,
 ) -> dict[str, Any]:
     """Return a pending pod from the API server."""
-    changes = pod(name, "", units, idx=None, namespace=namespace, cores=cores)
+    changes = pod(name, "", units, idx=None, namespace=namespace, cores=cores, share=share)
     condition = {"type": "PodScheduled", "status": "False", "message": reason}
     changes["status"] = {"phase": "Pending", "conditions": [condition] if reason else []}
     return changes

@@ -124,17 +124,6 @@ def test_a_line_for_each_workload_with_what_its_pods_used(run: Run) -> None:
     ]
 
 
-def test_a_line_for_each_model(run: Run) -> None:
-    code, out, _ = run(ANSWERS, "--by", "model")
-    assert code == 0
-    assert [line.split() for line in out.splitlines()] == [
-        ["MODEL", "GPU-HOURS"],
-        ["A100", "3.0"],
-        ["idle", "A100", "7.0"],
-        ["idle", "T4", "5.0"],
-    ]
-
-
 def test_one_namespace_is_asked_for_alone(run: Run) -> None:
     code, _, _ = run(ANSWERS, "-n", "red")
     assert code == 0
@@ -144,7 +133,7 @@ def test_one_namespace_is_asked_for_alone(run: Run) -> None:
     assert (code, len(out.splitlines())) == (0, 3)
 
 
-@pytest.mark.parametrize("words", [["--by", "workload"], ["--by", "model"], ["--rightsize"]])
+@pytest.mark.parametrize("words", [["--by", "workload"], ["--rightsize"]])
 def test_every_series_has_the_labels_that_were_named(run: Run, words: list[str]) -> None:
     pods = [({"pod": "a", "workload": "Job/a", "namespace": "red"}, 1)]
     answers: dict[str, Samples] = {
@@ -193,7 +182,6 @@ def test_names_from_prometheus_cannot_write_to_the_terminal(run: Run) -> None:
     [
         (["--since", "soon"], "--since"),
         (["-n", 'a"} or x{b="'], "--namespace"),
-        (["--by", "model", "-n", "a"], "--namespace"),
         (["--match", "cluster"], "--match"),
         (["--match", "a b=c"], "--match"),
         (["--match", "a="], "--match"),

@@ -15,6 +15,7 @@ from gpushare.core.model import PodRef
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.held import HeldPlace
 from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
+from tests.unit.core.clusters import with_share
 
 Inspect = Callable[..., tuple[int, str, str]]
 
@@ -112,6 +113,28 @@ def test_pods_that_wait_say_what_they_ask_for(kubectl: FakeKubectl, inspect: Ins
     ]
 
 
+def test_a_percentage_without_a_device_is_free_on_no_device(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    lost = pod("lost", "a", 1, idx=None, share=25)
+    kubectl.cluster([node("a", inventory=inventory(16, 40))], [lost])
+    (node_document,) = json.loads(inspect("-o", "json")[1])["nodes"]
+    assert [device["free"] for device in node_document["devices"]] == [12, 30]
+    assert (node_document["unplaced"], node_document["pods"][0]["allocated"]) == (10, 10)
+
+
+def test_pods_that_wait_and_places_that_are_held_have_their_percentage(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    kubectl.cluster([node("a")], [pending("late", 1, share=60)])
+    assert inspect("-o", "wide")[1].splitlines()[-1].split()[:3] == ["late", "default", "60%"]
+    (document,) = json.loads(inspect("-o", "json")[1])["pending"]
+    assert (document["requested"], document["share"]) == (1, 60)
+    place = HeldPlace(PodRef("team", "wide", "uid"), "a", 1, 2, percents=with_share(0, 60))
+    report = replace(make_report((), (), ALIYUN), holds=(place,))
+    assert held_places(report, PLAIN).splitlines()[1].split()[2:6] == ["60%", "x", "2", "a"]
+
+
 def test_a_place_that_is_held_has_its_compute() -> None:
     place = HeldPlace(PodRef("team", "wide", "uid"), "a", 4, 2, percents=compute(30))
     report = make_report((), (), ALIYUN)
@@ -145,9 +168,9 @@ def test_a_saved_report_charges_the_compute_of_all_pods(
         pod("alpha", "a", cores=30),
         pod("two", "a", 4, idx="0,1", cores=40, annotations=both, namespace="team"),
         pod("lost", "a", 1, idx=None, cores=10),
-        pending("late", 4, cores=50, namespace="team"),
+        pending("late", 4, cores=50, share=20, namespace="team"),
     ]
     kubectl.cluster([node("a")], pods)
     books = resource_of_report(saved(inspect, *words), "saved.json", "binpack")
     assert books.ledger.snapshot().cores_used.tolist() == [[60, 30]]
-    assert [item.request.cores for item in books.ledger.waiting()] == [50]
+    assert [item.request.percents for item in books.ledger.waiting()] == [with_share(50, 20)]

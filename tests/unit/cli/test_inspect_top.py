@@ -33,7 +33,7 @@ def metrics(*uses: tuple[str, str, str, int | None, int]) -> str:
     pods = {name: NodePod(PodRef(namespace, name, name)) for namespace, name, *_ in uses}
     figures = UsageFigures(
         uses=tuple(
-            ContainerUse(pods[name], "main", uuid, 8 * GIB, gib * GIB, "none")
+            ContainerUse(pods[name], "main", uuid, 8 * GIB, gib * GIB, 8 * GIB, "none")
             for _, name, uuid, _, gib in uses
         ),
         compute_uses=tuple(

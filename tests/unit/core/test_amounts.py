@@ -9,9 +9,11 @@ from gpushare.core.amounts import (
     DEVICE_AMOUNTS,
     MEMORY,
     PERCENT_AMOUNTS,
+    beside_memory,
     by_name,
     charged_units,
     compute,
+    memory_text,
     of_one_device,
     percents_of,
     percents_text,
@@ -188,6 +190,9 @@ def test_a_percentage_of_memory_is_charged_in_units_of_the_device(
 
 
 def test_a_percentage_of_memory_in_words() -> None:
-    assert (
-        percents_text(percents_of((20, 25)), "its ") == "20 % of its cores and 25 % of its memory"
-    )
+    percents = percents_of((20, 25))
+    assert percents_text(percents, "its ") == "20 % of its cores"
+    assert memory_text("1 GiB", 1, percents) == "25 % of the memory"
+    assert memory_text("4 GiB", 4, percents) == "25 % of the memory, at least 4 GiB"
+    assert memory_text("1 GiB", 1, beside_memory(percents)) == "1 GiB"
+    assert beside_memory(percents_of((0, 25))) == beside_memory(()) == ()

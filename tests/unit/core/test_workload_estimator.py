@@ -2,8 +2,10 @@
 
 import pytest
 
-from gpushare.core.workload import PodClass, workload_of
+from gpushare.core.model import Request
+from gpushare.core.workload import PodClass, class_of, workload_of
 from gpushare.core.workload_estimator import MAX_NAMESPACES, WINDOW, WorkloadEstimator
+from tests.unit.core.clusters import with_share
 
 SMALL, LARGE = PodClass(500, 2, 1), PodClass(8000, 16, 2)
 ODD, PLAIN = PodClass(1, 1, 7), PodClass(4000)
@@ -205,3 +207,25 @@ def test_how_many_pods_are_remembered_is_shared_by_the_namespaces() -> None:
         come(learned, SMALL, WINDOW, name)
     come(learned, SMALL, 1)
     assert learned.remembered <= 4000 + 2000 + 1334 + 1000
+
+
+def test_a_percentage_of_memory_counts_as_on_most_cards() -> None:
+    learned = WorkloadEstimator(devices={16: 4, 40: 9, 80: 9})
+    half = class_of(Request(1, 1, percents=with_share(20, 50)))
+    come(learned, half, 60)
+    for _ in range(9):
+        learned.came("team", half, 0.0)
+        learned.went("team", half, 0.0, 1.0)
+    (found,) = learned.workload(1.0).classes
+    assert found[0] == PodClass(units=40, devices=1, cores=20)
+    learned.devices = {16: 1}
+    workload = learned.workload(1.0)
+    assert workload.classes[0][0].units == 8
+    assert workload.lives == (1.0,)
+
+
+def test_other_percentages_of_memory_begin_a_phase() -> None:
+    learned = WorkloadEstimator(devices={16: 1})
+    for percent in (25, 75):
+        come(learned, class_of(Request(1, 1, percents=with_share(0, percent))), 300)
+    assert share(learned, PodClass(units=12, devices=1)) > 0.8

@@ -11,7 +11,7 @@ from gpushare.device_plugin.allocator import MAX_WAIT, Allocator, Served
 from gpushare.device_plugin.cards import Fault, Problem, device_id
 from gpushare.device_plugin.identity import CheckpointEntry, PodDevices
 from gpushare.device_plugin.kubelet import KubeletError
-from gpushare.device_plugin.pods import Pods
+from gpushare.device_plugin.pods import Found, Pods
 from gpushare.errors import ApiNotFound, ApiUnavailable, RequestRefused
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
@@ -106,9 +106,9 @@ def test_only_the_pod_that_the_kubelet_shows_is_served(world: World) -> None:
 def test_an_answer_that_is_no_pod_says_nothing_of_the_pod(world: World) -> None:
     key_of_pod = ("default", "a")
     world.api.forever = b"<html>"
-    assert world.pods.look_up([key_of_pod]) == {}
+    assert world.pods.look_up([key_of_pod]) == {key_of_pod: Found.UNKNOWN}
     world.api.forever = ApiNotFound("", 404)
-    assert world.pods.look_up([key_of_pod]) == {key_of_pod: False}
+    assert world.pods.look_up([key_of_pod]) == {key_of_pod: Found.GONE}
 
 
 def test_a_list_that_fails_once_is_asked_for_again(world: World) -> None:

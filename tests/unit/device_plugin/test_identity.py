@@ -194,7 +194,10 @@ def test_containers_with_unlike_percentages_of_memory_wait_until_they_are_told_a
     alone = decide(candidates[:1], 1, NODE)
     assert isinstance(alone, Decided)
     assert alone.grant.limits == ((NODE.all[1], 4),)
-    assert isinstance(decide(candidates, 1, NODE), Undecided)
+    both = decide(candidates, 1, NODE)
+    assert isinstance(both, Undecided)
+    assert "are to have different devices or percentages of memory" in both.reason
+    assert "(1 units of GPU-1, 25 % of memory)" in both.details
 
 
 # -- ids ------------------------------------------------------------------------------------------

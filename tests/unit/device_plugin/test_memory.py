@@ -190,8 +190,11 @@ def test_who_keeps_a_limit_above_its_request_exceeds_nothing(world: World) -> No
     body["spec"]["nodeSelector"] = {LIMITS_LABEL: "true"}
     world.run(body, [11])
     world.processes["GPU-0"] = {11: 7 * GIB}
-    assert world.look() == [("c0", "GPU-0", 8192, 7168, None)]
+    assert world.look() == [("c0", "GPU-0", 4096, 7168, None)]
     assert world.messages == []
+    world.processes["GPU-0"] = {11: 9 * GIB}
+    world.look()
+    assert [(use.allowed, use.exceeded) for use in world.messages] == [(8 * GIB, True)]
 
 
 def test_a_container_on_another_card_than_its_pods_was_given_nothing_there(world: World) -> None:

@@ -41,6 +41,7 @@ from tests.unit.doctor.facts import (
     waiting,
 )
 
+LIMITED = Request(4, 1, memory_limit=10)
 SHOWN = {"certFile": "client.crt", "keyFile": "client.key"}
 TLS = {"caFile": "ca.crt", **SHOWN}
 HTTPS = "https://10.0.0.1:32766/gpushare-scheduler"
@@ -712,6 +713,14 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("moved-devices", "warn", "default/a: bound to cards", on_cards(uuids=("GPU-gone",))),
     ("moved-devices", "warn", "default/a", on_cards(uuids=("GPU-a",), placement=((7, 4),))),
     ("moved-devices", "skip", "told by the nodes", {"nodes": FORBIDDEN}),
+    ("memory-limits", "ok", "every device has the memory", pods(bound(request=LIMITED))),
+    ("memory-limits", "skip", "told by the nodes", {"nodes": FORBIDDEN}),
+    (
+        "memory-limits",
+        "warn",
+        "device 0 of node n1: limits of 20 on 16 (GiB): a program may find no memory",
+        pods(bound(request=LIMITED), bound(request=LIMITED), waiting(request=LIMITED)),
+    ),
     ("unserved-pods", "ok", "none", pods(bound(bound_at=NOW - 301))),
     ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound_at=NOW - 299))),
     (

@@ -13,7 +13,6 @@ from gpushare.sim.report import (
     as_csv,
     as_table,
     document,
-    markdown,
     measures_of,
     statistic,
 )
@@ -160,10 +159,6 @@ def test_runs_on_several_lists_of_pods_are_compared_within_each() -> None:
         ("other", "fgd", 50.0, None),
         ("other", "ours", 50.0, 0.0),
     ]
-
-
-def test_rows_become_a_table_of_markdown() -> None:
-    assert markdown([["a", "b"], ["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
 def test_columns_stand_below_each_other() -> None:

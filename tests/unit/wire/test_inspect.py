@@ -72,6 +72,12 @@ def test_an_unplaced_pod_counts_once_and_is_named() -> None:
     ]
 
 
+def test_an_unplaced_pod_with_a_percentage_counts_as_on_the_largest_device() -> None:
+    lost = Entry(PodRef("ns", "lost", "u"), Request(1, 1, percents=with_share(0, 25)), "n", None)
+    text = encode_inspect([books(lost, capacity=(16, 40)), books(lost, name="o", capacity=())])
+    assert [node["unplaced"][0]["usedGPU"] for node in json.loads(text)["nodes"]] == [10, 1]
+
+
 def test_pods_without_gpu_are_not_shown() -> None:
     document = node(entry("cpu", 0, None))
     assert "unplaced" not in document

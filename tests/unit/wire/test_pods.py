@@ -214,6 +214,40 @@ def test_cores_that_no_device_can_give_are_refused(
     assert str(error.value).startswith(f"{CORES}: ")
 
 
+SIDECAR = {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("cores", "init", "says"),
+    [
+        (40, shared(8, 40) | SIDECAR, ""),
+        (40, shared(8, 80) | SIDECAR, "needs cores in proportion"),
+        (40, shared(8, None) | SIDECAR, "needs cores in proportion"),
+        (None, shared(8, 80) | SIDECAR, "needs cores in proportion"),
+        (40, shared(None, 40) | SIDECAR, "cores are asked for without aliyun.com/gpu-mem in the"),
+        (40, shared(4, 20), ""),
+        (40, shared(8, 20), ""),
+        (40, shared(4, 40), "needs cores in proportion"),
+    ],
+)
+def test_over_several_devices_no_init_container_has_more_compute_than_memory(
+    cores: int | None, init: Any, says: str
+) -> None:
+    request = pod(shared(8, cores), init=[init], annotations={COUNT: "2"})
+    if not says:
+        assert request_of(request, ALIYUN).devices == 2
+        return
+    with pytest.raises(MessageError, match=says):
+        request_of(request, ALIYUN)
+
+
+def test_where_each_container_has_a_device_no_init_container_has_more_compute() -> None:
+    containers, annotations = (shared(10, 30), shared(30, 30)), {SPLIT: "containers"}
+    assert request_of(pod(*containers, init=[shared(10, 30)], annotations=annotations), ALIYUN)
+    with pytest.raises(MessageError, match="can have compute where each"):
+        request_of(pod(*containers, init=[shared(10, 40)], annotations=annotations), ALIYUN)
+
+
 @pytest.mark.parametrize("cores", ["0.5", "-1", "half", "5Gi"])
 def test_cores_without_sense_name_the_resource(cores: str) -> None:
     with pytest.raises(QuantityError) as error:
@@ -524,12 +558,12 @@ def test_of_many_labels_the_first_are_kept_and_an_assume_time_that_is_none_is_cu
     ("deletion", "started", "deadline", "ends_by"),
     [
         (None, "2026-01-01T00:00:00Z", None, 0.0),
-        (None, "2026-01-01T00:00:00Z", 3600, 1_767_225_600.0 + 3600),
+        (None, "2026-01-01T00:00:00Z", 3600, 1_767_225_600.0 + 3600 + 40),
         (None, None, 3600, 0.0),
         ("2026-01-01T00:10:00Z", "2026-01-01T00:00:00Z", 3600, 1_767_225_600.0 + 600),
     ],
 )
-def test_a_pod_must_be_gone_by_its_deletion_or_its_deadline(
+def test_a_pod_must_be_gone_by_its_deletion_or_its_deadline_and_grace(
     deletion: str | None, started: str | None, deadline: int | None, ends_by: float
 ) -> None:
     document = {
@@ -537,6 +571,7 @@ def test_a_pod_must_be_gone_by_its_deletion_or_its_deadline(
         "spec": {
             "nodeName": "n",
             "activeDeadlineSeconds": deadline,
+            "terminationGracePeriodSeconds": 40,
             "containers": [{"resources": {"limits": {ALIYUN.resource: "4"}}}],
         },
         "status": {"startTime": started},

@@ -96,7 +96,7 @@ def test_the_memory_beside_the_most_pods_is_unavailable() -> None:
 def test_a_pod_holds_the_part_of_its_card_that_it_asks_for() -> None:
     share = Request(1, 1, percents=with_share(0, 25))
     resources = holding(("ns", "a", share, ((0, 1),)), ("ns", "lost", share, None))
-    assert told(resources, "pods", "pod") == {("ns", "a", "n"): 1024, ("ns", "lost", "n"): 1}
+    assert told(resources, "pods", "pod") == {("ns", "a", "n"): 1024, ("ns", "lost", "n"): 1024}
 
 
 def test_limits_above_requests_are_told_by_device() -> None:

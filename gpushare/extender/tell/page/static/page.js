@@ -434,7 +434,7 @@ function drawSummary(largest) {
   }
   const closed = part.nodes.reduce((sum, node) => sum + node.devices.reduce((all, device) =>
     all + (device.healthy && !node.unavailable ? 0 : Math.max(device.total - device.allocated, 0)), 0), 0);
-  const waits = part.pending.reduce((sum, pod) => sum + pod.requested, 0);
+  const waits = part.pending.reduce((sum, pod) => sum + (pod.share ? 0 : pod.requested), 0);
   put("head", `${plural(part.nodes.length, "node")}, ${plural(sums.devices, "device")}, ${part.resource}`);
   document.title = `gpushare: ${number(sums.allocated)} of ${amount(sums.total)} in use`;
   put("figures",
@@ -497,8 +497,8 @@ function drawWaiting() {
   $("waiting").hidden = !part.pending.length;
   put("waiting-head", `${plural(part.pending.length, "pod")} wait${part.pending.length === 1 ? "s" : ""}`);
   put("waiting-rows", ...part.pending.slice(0, printing ? STEP : waitingShown).map((pod) => {
-    const each = pod.devices > 1 ? `${amount(pod.requested / pod.devices)} on each of ${pod.devices} devices` :
-      pod.devices ? amount(pod.requested) : "";
+    const size = pod.share ? `${pod.share} % of the memory` : amount(pod.requested / pod.devices);
+    const each = pod.devices > 1 ? `${size} on each of ${pod.devices} devices` : pod.devices ? size : "";
     const place = part.held.find((each) => each.pod.namespace === pod.namespace && each.pod.name === pod.name);
     const why = place ? `${place.node} is held for it ${until(place)}` :
       [pod.why ?? "is being looked at", pod.scheduler].filter(Boolean).join("; ");

@@ -120,6 +120,9 @@ def test_a_pod_with_a_percentage_of_memory_has_the_units_of_its_card() -> None:
     (shown,) = part(world)["nodes"]
     assert [(item["allocated"], item["free"]) for item in shown["devices"]] == [(0, 16), (24, 16)]
     assert (shown["pods"][0]["allocated"], shown["pods"][0]["share"]) == (24, 60)
+    world.ledger.pod_changed(pod("lost", 1, "a")._replace(request=share))
+    (shown,) = part(world)["nodes"]
+    assert (shown["unplaced"], shown["pods"][0]["allocated"]) == (24, 24)
 
 
 def test_what_pods_may_use_beyond_their_requests_stands_beside() -> None:
@@ -294,6 +297,27 @@ def test_what_is_held_is_there_until_it_ends_by_time() -> None:
     assert (place["pod"]["name"], place["node"], place["units"]) == ("late", "a", 6)
     assert place["until"].endswith("Z")
     poll(lambda: part(world)["held"] == [])
+
+
+def test_room_that_is_held_for_others_is_not_told_to_be_free() -> None:
+    world, now = World(), time.monotonic()
+    world.ledger.node_changed(node("a", 16))
+    large, late = (PodRef("default", name, f"uid-default-{name}") for name in ("large", "late"))
+    for ref in (large, late):
+        world.ledger.pod_changed(pod(ref.name, 12))
+    whys = {item["name"]: item["why"] for item in part(world)["pending"]}
+    assert whys == {"large": "it fits now on a", "late": "it fits now on a"}
+    claim = Claimant(large, Request(12, 1))
+    world.managed.holds.begin_reservation(claim, "a", ((0, 12),), now + 600, now)
+    soon = "it may fit soon: the books have just changed, or places are held for other pods"
+    expected = {
+        "large": "it fits now on a",
+        "late": f"free now: at most 4 GiB on a device 0; {soon}",
+    }
+    poll(
+        lambda: {item["name"]: item["why"] for item in part(world)["pending"]} == expected,
+        lambda: str(part(world)["pending"]),
+    )
 
 
 def test_names_are_data() -> None:
