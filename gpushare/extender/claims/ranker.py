@@ -16,8 +16,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import (
     DeviceKey,
@@ -31,8 +29,9 @@ from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
-from gpushare.core.snapshot import Bools, Floats, Ints, Snapshot
+from gpushare.core.snapshot import Floats, Snapshot
 from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_predictions import ClaimPredictions, Prediction, best_place
 from gpushare.explain.claim_records import ClaimRecord, PodRequests
 from gpushare.explain.claim_score import Part, parts_of, values_of
 from gpushare.extender.managed_resources import ManagedResource
@@ -81,47 +80,6 @@ class Ranked:
             if score := BEST if at == self.at else grade:
                 by_score[score].append(name)
         return {score: nodes for score, nodes in by_score.items() if nodes}
-
-
-@dataclass(slots=True)
-class _Prediction:
-    """The devices that first fit takes on a node for a kind of request."""
-
-    fit: Fit | None = None
-    parts: tuple[Part, ...] = ()
-    """Parts of the driver's cards; without any the node ranks last."""
-
-
-class _RequestKind:
-    """The predictions for one kind of request, as of one version of the books of claims."""
-
-    def __init__(self) -> None:
-        self.version = -1
-        self.predictions: dict[str, _Prediction] = {}
-        """By node."""
-        self.capacity: Ints | None = None
-        """Capacities at the time of scoring; snapshots share the array until a node changes."""
-        self.is_predicted: Bools = np.zeros(0, dtype=bool)
-        """bool (N,): the rows of `predictions`."""
-        self.values: Floats = np.zeros(0)
-        """float64 (N,): the policy's score of the parts; -inf for a node that ranks last."""
-
-    def forget(self, nodes: Iterable[str], books: Snapshot) -> None:
-        """Drop what is predicted for these nodes."""
-        for node in nodes:
-            self.predictions.pop(node, None)
-            if (row := books.row.get(node)) is not None:
-                self.is_predicted[row], self.values[row] = False, -np.inf
-
-    def take_over(self, books: Snapshot) -> None:
-        """Take over nodes that came, went or changed shape; nothing is scored."""
-        self.capacity = books.capacity
-        self.predictions = {
-            node: prediction for node, prediction in self.predictions.items() if node in books.row
-        }
-        self.is_predicted = np.zeros(len(books.names), dtype=bool)
-        self.is_predicted[[books.row[node] for node in self.predictions]] = True
-        self.values = np.full(len(books.names), -np.inf)
 
 
 @dataclass(slots=True)
@@ -229,7 +187,7 @@ class ClaimRanker:
         self._is_ready = is_ready
         self._clock = clock
         self._lock = threading.Lock()
-        self._kinds: dict[PodClaims, _RequestKind] = {}
+        self._kinds: dict[PodClaims, ClaimPredictions] = {}
         self._offers: dict[str, _NodeOffer] = {}
         self._on_node: dict[str, _NodeOffers] = {}
         self._pods_of: dict[str, str] = {}
@@ -305,7 +263,7 @@ class ClaimRanker:
 
     def _rank(self, uid: str, requests: PodRequests, names: NodeNames) -> Ranked | None:
         claims = requests.claims
-        kind = self._kinds.pop(claims, None) or _RequestKind()
+        kind = self._kinds.pop(claims, None) or ClaimPredictions()
         self._kinds[claims] = kind
         if len(self._kinds) > _MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]
@@ -313,36 +271,28 @@ class ClaimRanker:
         kind.version, changed_nodes = self._books.changed_since(kind.version)
         books = self._books.ledger.snapshot()
         # Values do not last if prices depend on the whole cluster, or capacities differ.
-        is_stale = kind.capacity is not books.capacity
-        if is_stale:
-            kind.take_over(books)
-        kind.forget(changed_nodes, books)
+        is_stale = kind.take_over(books, changed_nodes) or self._has_prices
         # Only nodes with cards of the driver are in the ledger, and only these rank before others.
-        rows = names.rows(books.row)
-        named = rows[rows >= 0]
-        outdated = [books.names[row] for row in named[~kind.is_predicted[named]].tolist()]
-        self._predict(kind.predictions, claims, outdated)
-        self._score(kind, kind.predictions if is_stale or self._has_prices else outdated, books)
-        values = np.where(rows >= 0, kind.values[rows], -np.inf)
-        best = values.max()
-        if best == -np.inf:
+        missing_nodes = kind.missing(names, books)
+        self._predict(kind, claims, missing_nodes, books)
+        self._score(kind, kind.by_node if is_stale else missing_nodes, books)
+        values = kind.values(names, books)
+        at = best_place(names, values, books)
+        if at is None:
             return None
-        best_places = np.flatnonzero(values == best)
-        at = int(best_places[books.order[rows[best_places]].argmin()])
-        if fit := kind.predictions[names[at]].fit:
+        if fit := kind.by_node[names[at]].fit:
             self._offer(uid, names[at], fit, requests.uids)
         return Ranked(names, values, at)
 
     def _predict(
-        self, predictions: dict[str, _Prediction], claims: PodClaims, nodes: Iterable[str]
+        self, kind: ClaimPredictions, claims: PodClaims, nodes: Iterable[str], books: Snapshot
     ) -> None:
         """Predict the fit on these nodes, as far as the steps of a call go."""
         remaining = _CALL_STEPS
         for node in nodes:
             if remaining <= 0:
-                predictions.pop(node, None)
-                continue
-            prediction = predictions[node] = _Prediction()
+                break
+            prediction = Prediction()
             steps = Steps(min(_NODE_STEPS, remaining))
             remaining -= steps.left
             fit = self._fit(node, claims, steps)
@@ -350,6 +300,7 @@ class ClaimRanker:
             if isinstance(fit, Fit):
                 prediction.fit = fit
                 prediction.parts = tuple(parts_of(self._books, node, fit, claims))
+            kind.put(node, prediction, books)
 
     def _fit(self, node: str, claims: PodClaims, steps: Steps) -> Fit | NoFit:
         devices, use = self._books.devices(node), self._books.use(node)
@@ -359,16 +310,13 @@ class ClaimRanker:
             use = use.plus(offers.holdings())
         return first_fit(devices, claims, use, self._selectors.matches, steps)
 
-    def _score(self, kind: _RequestKind, nodes: Iterable[str], books: Snapshot) -> None:
+    def _score(self, kind: ClaimPredictions, nodes: Iterable[str], books: Snapshot) -> None:
         """Score the predictions for these nodes by the free units of the books less the offers."""
         placements: list[tuple[int, tuple[Part, ...]]] = []
         reduced: HeldSnapshotBuilder | None = None
         for node in nodes:
-            prediction, row = kind.predictions.get(node), books.row.get(node)
-            if prediction is None or row is None:
-                continue
-            kind.is_predicted[row] = True
-            if not prediction.parts:
+            prediction, row = kind.by_node.get(node), books.row.get(node)
+            if prediction is None or row is None or not prediction.parts:
                 continue
             placements.append((row, prediction.parts))
             if node in self._on_node:
@@ -377,7 +325,7 @@ class ClaimRanker:
         if placements:
             snapshot = reduced.build() if reduced else books
             values = values_of(self._source.scorer(Request()), snapshot, placements)
-            kind.values[[row for row, _ in placements]] = values
+            kind.score([row for row, _ in placements], values)
 
     def _take_offers(self, builder: HeldSnapshotBuilder, node: str, row: int) -> None:
         """Take the units that are offered on a node."""
