@@ -1,5 +1,6 @@
 """Kueue admits a workload once all its pods have devices, and what was promised stays promised."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -486,6 +487,19 @@ def test_a_check_of_another_controller_is_left_alone() -> None:
     world.comes("job", 1)
     world.round()
     assert world.calls == []
+
+
+def test_a_second_check_of_ours_finds_the_promise_of_the_first() -> None:
+    world = World(["a"])
+    assert world.judged("job", 12) == "Ready"
+    checks = world.workloads["job"]["status"]["admissionChecks"]
+    checks.append({"name": "later", "state": "Pending"})
+    world.shown()
+    (record,) = world.objects.checks.all().values()
+    world.objects.checks.replace({CHECK: record, "later": replace(record, name="later")}, ())
+    world.under_test.round()
+    states = [check["state"] for check in world.workloads["job"]["status"]["admissionChecks"]]
+    assert states == ["Ready", "Ready"]
 
 
 def test_a_failed_condition_is_written_again() -> None:
