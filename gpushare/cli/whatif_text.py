@@ -18,7 +18,7 @@ from gpushare.core.model import Request
 from gpushare.explain.need import NodeNeed
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
-from gpushare.explain.text import amount, group_text
+from gpushare.explain.text import amount, group_text, verdict_sentence
 from gpushare.explain.tries import NewNode
 from gpushare.explain.whatif import DeviceSums, WhatIfAnswer
 from gpushare.wire.printable import printable
@@ -51,7 +51,7 @@ def lines_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> Iterator
         nodes = "1 node" if len(plan.added) == 1 else f"{len(plan.added)} nodes"
         yield f"Added:    {nodes}: {some([spec.name for spec in plan.added])}"
     yield from _waiting(outcome)
-    yield from _pods_lines(outcome.requested_results)
+    yield from _pods_lines(outcome.requested_results, books.unit)
     for gang in outcome.gangs:
         when = "" if plan.without or plan.added or plan.pods else " now"
         for result in gang.results:
@@ -88,13 +88,16 @@ def judged_line(books: ListedResource, policy: str) -> str:
     return f"Judged:   by policy {policy}; {'; '.join(notes)}"
 
 
-def _pods_lines(results: Sequence[PlacementResult]) -> Iterator[str]:
+def _pods_lines(results: Sequence[PlacementResult], unit: str) -> Iterator[str]:
     """Yield lines about the requested pods; many equal pods share a line."""
     if len(results) > _MOST_KINDS:
         number = sum(result.batch.count or result.fit for result in results)
         yield f"Pods:     {sum(result.fit for result in results)} of {number} fit"
         results = _together(results)
-    yield from (f"Pods:     {_placed(result)}" for result in results[:_MOST_KINDS])
+    for result in results[:_MOST_KINDS]:
+        yield f"Pods:     {_placed(result)}"
+        if result.explanation is not None:
+            yield f"          {verdict_sentence(result.explanation, unit)}"
     if len(results) > _MOST_KINDS:
         yield f"          and {len(results) - _MOST_KINDS} more kinds"
 
@@ -233,6 +236,7 @@ def _placed_document(result: PlacementResult) -> dict[str, Any]:
         "priority": result.batch.priority,
         "wanted": result.batch.count,
         "fit": result.fit,
+        "verdict": result.verdict,
         "on": [{"node": node, "pods": count} for node, count in result.on.items()],
         "reasons": [{"reason": reason, "nodes": count} for reason, count in result.reasons.items()],
     }

@@ -152,9 +152,7 @@ def why_pending(
     books: ClaimBooks,
     filters: OwnFilters,
     matches: Matcher,
-    *,
     readings: Readings,
-    is_gated: bool,
 ) -> str:
     """Return why the devices keep a pod with claims pending, in one sentence.
 
@@ -166,7 +164,7 @@ def why_pending(
         text for claim in claims if claim and claim.request for text in request_texts(claim.request)
     ]
     reading = read_devices(pod, books, filters, matches, readings)
-    return claims_sentence(requests, reading, is_gated=is_gated)
+    return claims_sentence(requests, reading)
 
 
 def read_devices(

@@ -15,6 +15,7 @@ import numpy as np
 from gpushare.core.claims.model import PodClaims
 from gpushare.core.decide import filter_nodes
 from gpushare.core.defrag import Host
+from gpushare.core.explain import Explanation, PodVerdict
 from gpushare.core.model import Reason, Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, OwnPolicyScorer, Placement
 from gpushare.core.node_filters import OwnFilters, amounts_of
@@ -149,6 +150,15 @@ class PlacementResult:
     """Number of pods by node."""
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Number of nodes without room for one more pod, by reason."""
+    explanation: Explanation | None = None
+    """Of one pod without a place; None: that depends on pods placed before, or is not known."""
+
+    @property
+    def verdict(self) -> PodVerdict | None:
+        """The verdict on the pods of the batch; None: see `explanation`."""
+        if self.all_fit:
+            return PodVerdict.FITS_NOW
+        return self.explanation.verdict if self.explanation else None
 
     @property
     def all_fit(self) -> bool:

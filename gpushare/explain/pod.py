@@ -10,7 +10,13 @@ from functools import partial
 from itertools import chain
 from typing import Protocol, Self, TypeVar
 
-from gpushare.core.explain import BoundPodScore, Explanation, explain, score_bound_pod
+from gpushare.core.explain import (
+    BoundPodScore,
+    Explanation,
+    PodVerdict,
+    explain,
+    score_bound_pod,
+)
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.ranking import Ranking
@@ -176,6 +182,15 @@ class DeviceReading:
     """No judged node has devices for the claims, even if all other claims end."""
     detail: str = ""
     """Why nothing can be judged, or ""."""
+
+    @property
+    def verdict(self) -> PodVerdict | None:
+        """The verdict that every text about the claims renders; None: the model cannot tell."""
+        if self.fit:
+            return PodVerdict.FITS_NOW
+        if self.remedy is not None:
+            return PodVerdict.WOULD_FIT
+        return PodVerdict.NEVER_FITS if self.never else None
 
 
 @dataclass(frozen=True, slots=True)

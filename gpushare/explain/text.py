@@ -86,8 +86,7 @@ def sentence(
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
         parts += [f"free now: {free}", *_fellows(explanation)]
     if not explanation.fit or reader is None:
-        text = verdict_text(explanation, unit, reader)
-        parts.append(f"it {_PREDICATES[explanation.verdict]} {text}")
+        parts.append(verdict_sentence(explanation, unit, reader))
     return "; ".join(parts)
 
 
@@ -99,21 +98,35 @@ _PREDICATES = {
 }
 
 
-def verdict_text(explanation: Explanation, unit: str, reader: str | None = None) -> str:
-    """Return the end of a sentence that begins with the verdict. reader: see `sentence`."""
-    match explanation.verdict:
-        case PodVerdict.FITS_NOW:
-            return f"on {_some(explanation.fit)}"
-        case PodVerdict.WOULD_FIT:
-            return "; or ".join(_remedy(item, unit, reader) for item in explanation.remedies)
-        case PodVerdict.MAY_FIT:
-            return "soon: the books have just changed, or are about to"
-    return _most(explanation, unit)
-
-
-def claims_sentence(
-    requests: Iterable[str], reading: DeviceReading | None, *, is_gated: bool
+def verdict_sentence(
+    judged: Explanation | DeviceReading, unit: str = "", reader: str | None = None
 ) -> str:
+    """Return the verdict as a sentence about the pod. Parameters as of `verdict_text`."""
+    if judged.verdict is None:
+        return ""
+    return f"it {_PREDICATES[judged.verdict]} {verdict_text(judged, unit, reader)}"
+
+
+def verdict_text(
+    judged: Explanation | DeviceReading, unit: str = "", reader: str | None = None
+) -> str:
+    """Return the end of a sentence that begins with the verdict; "" without a verdict.
+
+    unit: not needed for claims. reader: see `sentence`.
+    """
+    if judged.verdict is PodVerdict.FITS_NOW:
+        return f"on {_some(judged.fit)}"
+    if isinstance(judged, DeviceReading):
+        return _claim_outlook(judged)
+    match judged.verdict:
+        case PodVerdict.WOULD_FIT:
+            return "; or ".join(_remedy(item, unit, reader) for item in judged.remedies)
+        case PodVerdict.MAY_FIT:
+            return "soon: the books have just changed, or places are held for other pods"
+    return _most(judged, unit)
+
+
+def claims_sentence(requests: Iterable[str], reading: DeviceReading | None) -> str:
     """Return why a pod with claims waits, by the devices, in one sentence.
 
     requests: of its claims without devices, in words. reading: None: all its claims have devices.
@@ -124,10 +137,7 @@ def claims_sentence(
     parts = [f"asks for {requested}"[:_MOST_REQUESTS]] if requested else []
     if reading.detail:
         return "; ".join([*parts, f"not judged: {reading.detail}"])
-    for label, text in _reading(reading, gated=is_gated):
-        is_place = label == "Would fit" and bool(reading.fit)
-        parts.append(f"it would fit {text}" if is_place else text)
-    return "; ".join(parts)
+    return "; ".join(filter(None, [*parts, _claim_devices(reading), verdict_sentence(reading)]))
 
 
 def last_words(view: SchedulerView) -> str:
@@ -144,7 +154,7 @@ def lines(pod: PodExplanation) -> list[str]:
     rows = [("Pod", _head(pod))]
     rows += [("Claim", _claim(claim, pod.unit)) for claim in pod.claims]
     if pod.reading is not None:
-        rows += _reading(pod.reading, gated=bool(pod.scheduler.gates))
+        rows += [("Devices", _claim_devices(pod.reading)), *_outlook(pod.reading, pod)]
     explanation, scored = pod.explanation, pod.judgement
     if explanation is not None:
         rows.append(("Free now", _free(explanation, pod.unit)))
@@ -152,7 +162,7 @@ def lines(pod: PodExplanation) -> list[str]:
             rows.append((_percents_head(explanation.request), compute))
         rows.append(("Nodes", _nodes(explanation)))
         rows += [("Apart", text) for text in _fellows(explanation)]
-        rows.append(_outlook(explanation, pod))
+        rows += _outlook(explanation, pod)
     rows += _ways(pod)
     if pod.node_ask is not None:
         at, text = pod.node_ask.asked_at, f"none was asked for: {pod.node_ask.why_not}"
@@ -242,38 +252,34 @@ def _claim(claim: ClaimExplanation, unit: str) -> str:
     return f"{claim.ref} has no devices and asks for {'; '.join(claim.requests) or 'none'}"
 
 
-def _device_remedy(reading: DeviceReading) -> str:
-    """Return the claims that have to end in one sentence; "" if none are known."""
-    if reading.remedy is not None:
-        ends = _some(
-            f"claim {claim.ref}" + (f" (of {_some(claim.pods)})" if claim.pods else "")
-            for claim in reading.remedy.ends
-        )
-        verb = "ends" if len(reading.remedy.ends) == 1 else "end"
-        return f"{reading.remedy.node} has devices for its claims once {ends} {verb}"
-    if reading.never:
-        return "no node has devices for its claims, even if all other claims end"
-    return ""
+def _claim_outlook(reading: DeviceReading) -> str:
+    if reading.remedy is None:
+        return "no node has devices for its claims, even if all other claims end" * reading.never
+    claims = _some(
+        f"claim {claim.ref}" + (f" (of {_some(claim.pods)})" if claim.pods else "")
+        for claim in reading.remedy.ends
+    )
+    verb = "ends" if len(reading.remedy.ends) == 1 else "end"
+    return f"on {reading.remedy.node} once {claims} {verb}"
 
 
-def _reading(reading: DeviceReading, *, gated: bool) -> list[tuple[str, str]]:
-    """Return the rows about devices for the claims of a pending pod."""
+def _claim_devices(reading: DeviceReading) -> str:
+    """Return the numbers of nodes with devices for the claims of a pending pod as text."""
     if reading.detail:
-        return [("Devices", f"not judged: {reading.detail}; kube-scheduler judges them")]
+        return f"not judged: {reading.detail}; kube-scheduler judges them"
     text = f"{len(reading.fit)} of {reading.nodes} nodes have devices for its claims"
-    left_out = [f"{count} {reason}" for reason, count in reading.kept_out.items()]
-    if left_out:
-        more = sum(reading.kept_out.values())
-        text += f"; kube-scheduler itself leaves out {more} more: {', '.join(left_out)}"
+    text += _left_out(reading)
     for reason, count in reading.not_judged.items():
         text += f"; {count} more not judged: {reason}"
-    rows = [("Devices", text)]
-    if reading.fit:
-        when = "once its scheduling gates are removed" if gated else "now, as the devices are"
-        rows.append(("Would fit", f"on {_some(reading.fit)} {when}"))
-    elif text := _device_remedy(reading):
-        rows.append(("Never fits" if reading.never else "Would fit", text))
-    return rows
+    return text
+
+
+def _left_out(judged: Explanation | DeviceReading) -> str:
+    """Return the nodes that kube-scheduler itself leaves out as the end of a text; "" for none."""
+    if not judged.kept_out:
+        return ""
+    reasons = ", ".join(f"{count} {reason}" for reason, count in judged.kept_out.items())
+    return f"; kube-scheduler itself leaves out {sum(judged.kept_out.values())} more: {reasons}"
 
 
 def _asked(request: Request, unit: str) -> str:
@@ -397,10 +403,7 @@ def _nodes(explanation: Explanation) -> str:
     reasons += [f"{explanation.unknown} not found"] if explanation.unknown else []
     text = f"{len(explanation.fit)} of {explanation.nodes} have room on their devices"
     text += f": {', '.join(reasons)}" if reasons else ""
-    left_out = [f"{count} {reason}" for reason, count in explanation.kept_out.items()]
-    if left_out:
-        more = sum(explanation.kept_out.values())
-        text += f"; kube-scheduler itself leaves out {more} more: {', '.join(left_out)}"
+    text += _left_out(explanation)
     if explanation.other_models:
         are = "is" if explanation.other_models == 1 else "are"
         text += f"; {explanation.other_models} more {are} of another GPU model than the pod accepts"
@@ -421,10 +424,13 @@ def _fellows(explanation: Explanation) -> list[str]:
     return [f"pods of {workload} are already on {places}, and the pod stays apart from these"]
 
 
-def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
-    verdict, text = explanation.verdict, verdict_text(explanation, pod.unit)
+def _outlook(judged: Explanation | DeviceReading, pod: PodExplanation) -> list[tuple[str, str]]:
+    """Return the row of the verdict; [] without a verdict."""
+    verdict, text = judged.verdict, verdict_text(judged, pod.unit)
+    if verdict is None:
+        return []
     if verdict is PodVerdict.FITS_NOW and pod.scheduler.gates:
-        return "Would fit", f"{text} once its scheduling gates are removed"
+        return [("Would fit", f"{text} once its scheduling gates are removed")]
     if verdict is PodVerdict.FITS_NOW and pod.scheduler.by_extender:
         text += "; kube-scheduler tries a pod that it has refused again within 5 minutes"
     elif verdict is PodVerdict.FITS_NOW and pod.scheduler.left_none:
@@ -432,7 +438,7 @@ def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
             ", as nodes and devices are now; kube-scheduler refused it before, or for what they do"
             " not show: ports, volumes, affinity to pods"
         )
-    return verdict.capitalize(), text
+    return [(verdict.capitalize(), text)]
 
 
 def _outstanding(pod: PodExplanation) -> list[tuple[str, str]]:

@@ -90,7 +90,7 @@ def test_the_page_says_which_claims_keep_a_pod_waiting(tmp_path: Path) -> None:
         poll(lambda: [pod["why"] for pod in found.books(CLASS)["pending"]] not in ([], [None]))
         (waiting,) = found.books(CLASS)["pending"]
     assert waiting["name"] == "late"
-    assert "a has devices for its claims once claim default/" in waiting["why"]
+    assert "it would fit on a once claim default/" in waiting["why"]
     assert "(of first) ends" in waiting["why"]
     assert "cannot allocate all claims" in waiting["scheduler"]
 

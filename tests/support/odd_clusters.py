@@ -342,6 +342,10 @@ def check(objects: Objects, sayings: Sayings, chance: Random, *, nodes: int, pod
         if node:
             run(objects, created)
         else:
+            is_judged = "schedulingGates" not in pod["spec"] and not _has_port(pod)
+            if promised["verdict"] and is_judged:
+                explained = sayings.explain(pod["metadata"]["name"])
+                assert promised["verdict"] == _verdict_of(explained)[0], (promised, explained)
             waiting[pod["metadata"]["name"]] = created
     _check_statements(sayings, waiting)
     ungated = [pod for pod in waiting.values() if "schedulingGates" not in pod["spec"]]
@@ -427,13 +431,19 @@ def _check_statements(sayings: Sayings, waiting: dict[str, Json]) -> None:
 
 def _verdict(explained: Json) -> str:
     """The verdict of `gpushare explain` as the words of a sentence."""
+    verdict, text = _verdict_of(explained)
+    words = {PodVerdict.NEVER_FITS: "can never fit:"}.get(verdict, str(verdict))
+    return f"it {words} {text}"
+
+
+def _verdict_of(explained: Json) -> tuple[PodVerdict, str]:
+    """The verdict of `gpushare explain`, and its text."""
     for line in explained["lines"]:
         label, _, text = line.partition(":")
         text = re.sub(r"(, as nodes and devices are now|; kube-scheduler tries).*", "", text)
         for verdict in verdicts_of(text.strip()):
             if label == verdict.capitalize():
-                words = {PodVerdict.NEVER_FITS: "can never fit:"}.get(verdict, str(verdict))
-                return f"it {words} {text.strip()}"
+                return verdict, text.strip()
     raise AssertionError(f"no verdict: {explained['lines']}")
 
 

@@ -1,5 +1,5 @@
-"""All sentences of the verdict on a pod that waits, by verdict: explain, events and the page have
-no others.
+"""All sentences of the verdict on a pod that waits, by verdict: explain, whatif, events and the
+page have no others, of pods by annotation and by claims.
 
 `gpushare.explain.text.verdict_text` makes them.
 """
@@ -43,18 +43,24 @@ _NEEDS = "|".join(
         *(cure.replace("(", "(?:") for cure in CURES),
     )
 )
+_CLAIM = rf"claim \S+(?: \(of {_NAMES}\))?"
+_CLAIMS_END = rf"{_CLAIM}(?:(?:,| and) (?:{_CLAIM}|\d+ more))* ends?"
 _LACKS = r" \(but the node would still have too little \S+(?: and \S+)*\)"
 _REMEDY = rf"on \S+ once (?:{_NEEDS})(?: and (?:{_NEEDS}))*(?:{_LACKS})?"
 
 SENTENCES: dict[PodVerdict, tuple[str, ...]] = {
     PodVerdict.FITS_NOW: (rf"on {_NAMES}",),
-    PodVerdict.WOULD_FIT: (rf"{_REMEDY}(?:; or {_REMEDY})*",),
-    PodVerdict.MAY_FIT: ("soon: the books have just changed, or are about to",),
+    PodVerdict.WOULD_FIT: (
+        rf"{_REMEDY}(?:; or {_REMEDY})*",
+        rf"on \S+ once {_CLAIMS_END}",
+    ),
+    PodVerdict.MAY_FIT: ("soon: the books have just changed, or places are held for other pods",),
     PodVerdict.NEVER_FITS: (
         rf"even on an empty node it could only fit (?:{_COULD})(?: or (?:{_COULD}))*",
         r"no device is one .+; there are models .+",
         "kube-scheduler itself leaves out every node with a device that would do",
         "no node that the pod may use shares a device",
+        "no node has devices for its claims, even if all other claims end",
     ),
 }
 

@@ -38,7 +38,6 @@ class WaitingPod:
     has_claims: bool
     resources: frozenset[str]
     """Extended resources that kube-scheduler may make a claim for."""
-    is_gated: bool
     scheduler: str
     """Last words of the pod's scheduler about the pod."""
     needs: bytes
@@ -63,14 +62,12 @@ def waiting_pod(pod: ClaimsPod, managed: Collection[str]) -> WaitingPod | None:
         return None
     needs = pod.needs()
     is_small = len(needs) <= MAX_NEEDS
-    view = scheduler_view(pod)
     return WaitingPod(
         ref=ref,
         created=seconds_of(metadata.creation_timestamp),
         has_claims=bool(spec.resource_claims),
         resources=resources if is_small else frozenset(),
-        is_gated=view.gates,
-        scheduler=last_words(view),
+        scheduler=last_words(scheduler_view(pod)),
         needs=needs if is_small else b"",
     )
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
 from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.document import document
-from gpushare.explain.pod import NodeAsk, Outstanding, PodExplanation, explain_pod
+from gpushare.explain.pod import NodeAsk, Outstanding, PodExplanation, explain_pod, explanation_of
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
@@ -147,24 +147,27 @@ class Explainer:
         if explained.state == "pending":
             fits = explained.explanation is not None and bool(explained.explanation.fit)
             ask = None if fits else self._ask_for(uid)
-            explained = replace(
-                explained, outstanding=self._outstanding(pod, explained), node_ask=ask
-            )
+            explained = replace(self._beside_holds(pod, explained), node_ask=ask)
         if explained.state in ("pending", "binding"):
             group = progress_of(self._resources.gate, group_of(pod))
             explained = replace(explained, group=group)
         return json.dumps(document(explained)).encode()
 
-    def _outstanding(self, pod: Pod, explained: PodExplanation) -> Outstanding:
-        """Return the holds against this pod, and whether the group of the pod fits."""
+    def _beside_holds(self, pod: Pod, explained: PodExplanation) -> PodExplanation:
+        """Return the explanation with the holds against this pod, and whether its group fits."""
         resource, request = self._resources.find(explained.resource), explained.request
         if resource is None or request is None:
-            return Outstanding()
-        claim = claimant(pod, request)
+            return explained
+        claim, demands = claimant(pod, request), demands_of(pod)
         # The snapshot of filter, so that the explanation and filter name the same numbers.
-        snapshot = offers_of(resource).to(claim, resource.ledger.snapshot(), time.monotonic())
-        needs = group_needs(resource, self._resources.gate, claim, demands_of(pod))
+        books = resource.ledger.snapshot()
+        snapshot = offers_of(resource).to(claim, books, time.monotonic())
+        if snapshot is not books:
+            explanation = explanation_of(resource, request, demands, time.time(), snapshot=snapshot)
+            explained = replace(explained, explanation=explanation)
+        needs = group_needs(resource, self._resources.gate, claim, demands)
         holds = resource.holds
         places = held_places(holds, against=claim)
         own = [held_place(holds, hold) for hold in holds.reservations() if hold.is_for(claim)]
-        return Outstanding(places, group_need(snapshot, needs), next(iter(own), None))
+        outstanding = Outstanding(places, group_need(snapshot, needs), next(iter(own), None))
+        return replace(explained, outstanding=outstanding)

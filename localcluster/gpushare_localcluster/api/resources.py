@@ -176,6 +176,14 @@ def _sets_of_groups() -> Iterable[Resource]:
     yield _workload("leaderworkersets", "LeaderWorkerSet", group, "lws", scale=False)
 
 
+def _kueue() -> Iterable[Resource]:
+    """Yield the kinds of Kueue that the extender reads."""
+    group, version = "kueue.x-k8s.io", "v1beta2"
+    yield Resource("admissionchecks", "AdmissionCheck", group, version, False, status=True)
+    yield Resource("resourceflavors", "ResourceFlavor", group, version, False)
+    yield Resource("workloads", "Workload", group, version, short_names=("wl",), status=True)
+
+
 def _rights() -> Iterable[Resource]:
     group = "rbac.authorization.k8s.io"
     for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
@@ -250,6 +258,7 @@ RESOURCES: tuple[Resource, ...] = (
     *_core(),
     *_workloads(),
     *_sets_of_groups(),
+    *_kueue(),
     *_grouped(),
     *_rights(),
     *_dynamic_resources(),

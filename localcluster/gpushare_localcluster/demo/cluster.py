@@ -22,7 +22,7 @@ from gpushare_localcluster.demo.autoscaling import Autoscaling
 from gpushare_localcluster.demo.board import Board
 from gpushare_localcluster.demo.claims import DRIVER, claims_scheduler_config
 from gpushare_localcluster.demo.cycle_log import LastCycles
-from gpushare_localcluster.demo.manifests import free_lease_document
+from gpushare_localcluster.demo.manifests import free_lease_document, metrics_endpoints_document
 from gpushare_localcluster.demo.processes import DemoProcess, ExtenderProcess, free_port
 from gpushare_localcluster.demo.report import Report
 from gpushare_localcluster.demo.runner import Runner
@@ -37,6 +37,7 @@ from gpushare_localcluster.scheduler.scheduler import Scheduler
 from gpushare_localcluster.scheduler.trace import CycleTrace
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+_ENDPOINTS = "/api/v1/namespaces/kube-system/endpoints"
 _SEED = 7
 
 
@@ -97,6 +98,7 @@ def running(
         driver = DRIVER if claims else ""
         extender = ExtenderProcess(folder, kubeconfig, settings, port, ui=ui, driver=driver)
         ends.callback(extender.stop)
+        api.create(_ENDPOINTS, metrics_endpoints_document(extender.health_url))
         autoscaling = Autoscaling(api, server.url, extender, report.on_autoscaler)
         ends.callback(autoscaling.stop)
         (autoscaling.on if autoscaler else extender.start)()

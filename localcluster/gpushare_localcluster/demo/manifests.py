@@ -6,6 +6,7 @@ devices of a DRA driver add none of this (see `claims`).
 """
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from gpushare.core.model import ALL_CORES
 from gpushare.wire.annotations import ALIYUN
@@ -140,6 +141,22 @@ def free_lease_document() -> Json:
         "kind": "Lease",
         "metadata": {"name": "gpushare-extender", "namespace": "kube-system"},
         "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},
+    }
+
+
+def metrics_endpoints_document(url: str) -> Json:
+    """Return the Endpoints of the extender at this URL, by which a Prometheus finds its metrics."""
+    parts = urlsplit(url)
+    return {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {"name": "gpushare-extender", "namespace": "kube-system"},
+        "subsets": [
+            {
+                "addresses": [{"ip": parts.hostname}],
+                "ports": [{"name": "health", "port": parts.port}],
+            }
+        ],
     }
 
 

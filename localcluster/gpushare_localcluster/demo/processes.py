@@ -124,6 +124,8 @@ class ExtenderProcess(DemoProcess):
             # No pod can be mistaken for another here: the device plug-ins know the pods, and
             # without plug-ins containers are no processes.
             *("--pairing", "off"),
+            # A scenario has workloads of Kueue, and one asks for the GPU-seconds of each.
+            *("--kueue", "--metrics-detail", "pods"),
             *(("--ui-listen", f"127.0.0.1:{ui_port}") if ui else ()),
             *(("--claims", driver) if driver else ()),
         )

@@ -6,14 +6,12 @@ checks that nothing is left.
 """
 
 import json
-import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 from kubernetes import client as k8s
 
-GPU_MEM = "aliyun.com/gpu-mem"
+from gpushare_localcluster.demo.programs import container, say, wait_for
+
 GUARD = "gpushare.io/scale-down-guard"
 SYSTEM = "kube-system"
 Object = dict[str, Any]
@@ -45,12 +43,12 @@ class Scene:
         self._core.create_node(node("cpu"))
         self._run("ten", 10, replicas=2)
         self._groups("0x16GiB")
-        comes_true(
+        wait_for(
             lambda: self._thinks("pods", "ten") == ["gpu: Insufficient aliyun.com/gpu-mem"] * 2,
             "a group that says nothing of gpu-mem brings no node",
         )
         self._groups("2x16GiB,min=1,max=1")
-        comes_true(
+        wait_for(
             lambda: self._homes("ten") == ["gpu-1", "gpu-1"],
             "one that says 2 devices of 16 brings one, with a device for each pod",
         )
@@ -59,32 +57,32 @@ class Scene:
         """The sum has room and no device has."""
         say("gpu-1 has 6 + 6 left, and a pod of 8 comes. Its group may not grow yet:")
         self._run("eight", 8)
-        comes_true(
+        wait_for(
             lambda: self._thinks("pods", "eight") == ["fits gpu-1"],
             "by the sum it fits gpu-1: no node would come for it, ever",
         )
-        comes_true(
+        wait_for(
             lambda: self._thinks("pods", "for-") == ["gpu: max node group size reached"],
             "the extender's placeholder counts, which may not be on gpu-1",
         )
         self._groups("2x16GiB,min=2,max=4")
-        comes_true(lambda: self._homes("eight") == ["gpu-2"], "now a node comes for it")
-        comes_true(
+        wait_for(lambda: self._homes("eight") == ["gpu-2"], "now a node comes for it")
+        wait_for(
             lambda: self._status().get("pods") == {} and not self._placeholders(),
             "nobody waits, and the placeholder is gone",
         )
-        comes_true(lambda: self._nodes() == ["gpu-1", "gpu-2"], "it was one node")
+        wait_for(lambda: self._nodes() == ["gpu-1", "gpu-2"], "it was one node")
 
     def a_node_that_is_needed(self) -> None:
         """By the sum both tens fit gpu-2, and by device one."""
         say("by sums gpu-1 could go: 20 of 24 that gpu-2 has left. By device one of them fits:")
-        comes_true(
+        wait_for(
             lambda: set(self._kept()) == {"gpu-1", "gpu-2"},
             "the extender annotates both nodes",
         )
         say(f"of gpu-1 it says: {self._kept()['gpu-1']}")
         self._groups("2x16GiB")
-        comes_true(
+        wait_for(
             lambda: self._thinks("nodes", "gpu-") == ["ScaleDownDisabledAnnotation"] * 2,
             "the autoscaler leaves them alone",
         )
@@ -93,19 +91,19 @@ class Scene:
         """One of them is kept, the other one goes."""
         say("of the tens one goes. Each node could be emptied into the other now:")
         self._apps.patch_namespaced_deployment_scale("ten", "default", {"spec": {"replicas": 1}})
-        comes_true(lambda: len(self._nodes()) == 1, "one of them goes")
-        comes_true(
+        wait_for(lambda: len(self._nodes()) == 1, "one of them goes")
+        wait_for(
             lambda: self._homes("ten") == self._homes("eight") == self._nodes(),
             "its pod was made again, and has a device on the other one",
         )
-        comes_true(lambda: [*self._kept()] == self._nodes(), "which stays annotated")
+        wait_for(lambda: [*self._kept()] == self._nodes(), "which stays annotated")
 
     def a_pod_waits_when_it_is_switched_off(self) -> None:
         """A placeholder and a kept node are there when the extender's options end."""
         say("6 and 8 are left, a pod of 9 comes, and the group may not grow:")
         self._groups("2x16GiB,max=1")
         self._run("nine", 9)
-        comes_true(self._placeholders, "a placeholder is there, and an annotated node")
+        wait_for(self._placeholders, "a placeholder is there, and an annotated node")
 
     def _groups(self, gpu: str) -> None:
         """Write the group of the autoscaler."""
@@ -118,10 +116,8 @@ class Scene:
             self._core.create_namespaced_config_map(SYSTEM, body)
 
     def _run(self, name: str, units: int, replicas: int = 1) -> None:
-        resources = {"limits": {GPU_MEM: str(units)}, "requests": {"cpu": "100m"}}
-        container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": resources}
         labels = {"app": name}
-        template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [container(units)]}}
         spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
         self._apps.create_namespaced_deployment(
             "default", {"metadata": {"name": name}, "spec": spec}
@@ -165,19 +161,3 @@ def node(name: str) -> Object:
     """A node without a device, of no group."""
     amounts = {"cpu": "8", "memory": "16Gi", "pods": "110"}
     return {"metadata": {"name": name}, "status": {"capacity": amounts, "allocatable": amounts}}
-
-
-def say(text: str) -> None:
-    """Print a line, in order with those of the demo."""
-    sys.stdout.write(f"   {text}\n")
-    sys.stdout.flush()
-
-
-def comes_true(true: Callable[[], object], text: str, seconds: float = 20.0) -> None:
-    """Wait until the condition is true, and print the text."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"not so within {seconds:g} s: {text}")
-        time.sleep(0.05)
-    say(f"✓ {text}")

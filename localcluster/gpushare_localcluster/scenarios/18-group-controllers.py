@@ -1,13 +1,12 @@
 """JobSets and LeaderWorkerSets start whole, as their controllers make them."""
 
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from kubernetes import client as k8s
 
-GPU_MEM = "aliyun.com/gpu-mem"
+from gpushare_localcluster.demo.programs import container, expect, node, say, wait_for
+
 JOB_SETS = ("jobset.x-k8s.io", "v1alpha2", "default", "jobsets")
 LEADER_WORKER_SETS = ("leaderworkerset.x-k8s.io", "v1", "default", "leaderworkersets")
 Object = dict[str, Any]
@@ -28,7 +27,7 @@ class Scene:
         self._core = k8s.CoreV1Api(client)
         self._custom = k8s.CustomObjectsApi(client)
         for name in ("card-a", "card-b"):
-            self._core.create_node(node(name))
+            self._core.create_node(node(name, cards=2))
 
     def a_job_set_starts_whole(self) -> None:
         """Its size is the sum of its Jobs; a launcher without a device counts."""
@@ -65,7 +64,7 @@ class Scene:
         counts = sorted(map(self._bound, ("serve-0", "serve-1")))
         expect(counts == [0, 3], f"one group whole and the other not at all: {counts}")
         say("a node comes, and the other group starts")
-        self._core.create_node(node("card-c"))
+        self._core.create_node(node("card-c", cards=2))
         wait_for(lambda: self._bound("serve-") == 6)
 
     def _pods(self, prefix: str) -> list[Any]:
@@ -74,21 +73,6 @@ class Scene:
 
     def _bound(self, prefix: str) -> int:
         return sum(bool(pod.spec.node_name) for pod in self._pods(prefix))
-
-
-def node(name: str) -> k8s.V1Node:
-    """Return a node with two cards of 16 GiB."""
-    amounts = {
-        "cpu": "16",
-        "memory": "64Gi",
-        "pods": "110",
-        GPU_MEM: "32",
-        "aliyun.com/gpu-count": "2",
-    }
-    return k8s.V1Node(
-        metadata=k8s.V1ObjectMeta(name=name, labels={"gpushare": "true"}),
-        status=k8s.V1NodeStatus(capacity=amounts, allocatable=amounts),
-    )
 
 
 def job_set(name: str, jobs: int, pods: int = 2, *, launcher: bool = False) -> Object:
@@ -125,31 +109,3 @@ def leader_worker_set(name: str, replicas: int, size: int) -> Object:
             "leaderWorkerTemplate": {"size": size, "workerTemplate": template},
         },
     }
-
-
-def container(units: int) -> Object:
-    """Return a container that asks for so many GiB of device memory."""
-    resources: Object = {"requests": {"cpu": "100m"}}
-    if units:
-        resources["limits"] = {GPU_MEM: str(units)}
-    return {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": resources}
-
-
-def say(text: str) -> None:
-    """Tell the reader a line, in order with those of the demo."""
-    sys.stdout.write(f"   {text}\n")
-    sys.stdout.flush()
-
-
-def expect(true: object, text: str) -> None:
-    """End the scenario with a failed expectation unless it is true."""
-    if not true:
-        raise AssertionError(text)
-
-
-def wait_for(true: Callable[[], object], seconds: float = 40.0) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        expect(time.monotonic() < deadline, f"not so within {seconds:g} s")
-        time.sleep(0.05)

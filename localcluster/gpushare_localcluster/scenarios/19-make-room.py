@@ -4,19 +4,18 @@ The commands read the cluster through kubectl: without one on PATH the scenario 
 """
 
 import json
-import shlex
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client as k8s
 
-GPU_MEM = "aliyun.com/gpu-mem"
+from gpushare_localcluster.demo import programs
+from gpushare_localcluster.demo.programs import container, expect, node, pod, say, wait_for
+
 HOUR_AGO = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600))
 
 
@@ -27,7 +26,7 @@ def scenario(client: k8s.ApiClient) -> None:
         return
     core, apps = k8s.CoreV1Api(client), k8s.AppsV1Api(client)
     for name in ("left", "right"):
-        core.create_node(node(name))
+        core.create_node(node(name, cards=1))
     for home, units in (("left", 9), ("right", 4)):
         body = {"spec": {"unschedulable": True}}
         other = "right" if home == "left" else "left"
@@ -39,42 +38,21 @@ def scenario(client: k8s.ApiClient) -> None:
         wait_for(lambda home=home: [*homes(core, f"on-{home}")] == [home])
         core.patch_node(other, {"spec": {"unschedulable": None}})
     say("a pod that has just started is not moved: these two are given an hour")
-    for pod in core.list_namespaced_pod("default").items:
+    for item in core.list_namespaced_pod("default").items:
         started = {"status": {"startTime": HOUR_AGO}}
-        core.patch_namespaced_pod_status(pod.metadata.name, "default", started)
+        core.patch_namespaced_pod_status(item.metadata.name, "default", started)
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "config")
         config.write_text(json.dumps(kubeconfig(client.configuration.host)))
-        gpushare = Command(config)
+        gpushare = partial(programs.gpushare, hidden=("--kubeconfig", str(config)))
         gpushare("whatif", "--pods", "14GiB x 1", "--pods", "5GiB x 2", code=1)
         gpushare("whatif", "--gang", "7GiB x 2", code=0)
-        core.create_namespaced_pod("default", pod_of(14))
+        core.create_namespaced_pod("default", pod("late", 14))
         wait_for(lambda: homes(core, "late", waiting=True) == [""])
         gpushare("explain", "late", code=0)
         gpushare("defrag", "--for", "pod", "late", "--apply", "--yes", code=0)
     wait_for(lambda: homes(core, "late") == ["left"])
     expect(homes(core, "on-left") == ["right"], "the pod that was moved runs on the other node")
-
-
-class Command:
-    """Runs gpushare on the cluster of a kubeconfig, and tells what it prints."""
-
-    def __init__(self, config: Path) -> None:
-        self._config = config
-
-    def __call__(self, *words: str, code: int) -> None:
-        """Run the command, and expect this exit code."""
-        say(f"$ gpushare {shlex.join(words)}")
-        program = [sys.executable, "-P", "-m", "gpushare.cli.main", *words]
-        ran = subprocess.run(  # noqa: S603 -- the words are those above
-            [*program, "--kubeconfig", str(self._config)],
-            capture_output=True,
-            check=False,
-            text=True,
-        )
-        for line in (ran.stdout + ran.stderr).splitlines():
-            say(f"  {line}")
-        expect(ran.returncode == code, f"exit code {code}, and not {ran.returncode}")
 
 
 def kubeconfig(server: str) -> dict[str, Any]:
@@ -86,20 +64,6 @@ def kubeconfig(server: str) -> dict[str, Any]:
         "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": ""}}],
         "current-context": "demo",
     }
-
-
-def node(name: str) -> k8s.V1Node:
-    """Return a node with a card of 16 GiB."""
-    amounts = {"cpu": "16", "memory": "64Gi", "pods": "110", GPU_MEM: "16"}
-    amounts["aliyun.com/gpu-count"] = "1"
-    return k8s.V1Node(
-        metadata=k8s.V1ObjectMeta(name=name, labels={"gpushare": "true"}),
-        status=k8s.V1NodeStatus(
-            capacity=amounts,
-            allocatable=amounts,
-            conditions=[k8s.V1NodeCondition(type="Ready", status="True")],
-        ),
-    )
 
 
 def deployment(name: str, units: int, *, movable: bool) -> k8s.V1Deployment:
@@ -130,19 +94,6 @@ def allow_eviction(policy: k8s.PolicyV1Api, name: str) -> None:
     policy.patch_namespaced_pod_disruption_budget_status(name, "default", status)
 
 
-def pod_of(units: int) -> k8s.V1Pod:
-    """Return the pod that waits."""
-    return k8s.V1Pod(
-        metadata=k8s.V1ObjectMeta(name="late"), spec=k8s.V1PodSpec(containers=[container(units)])
-    )
-
-
-def container(units: int) -> k8s.V1Container:
-    """Return a container that asks for so many GiB of device memory."""
-    resources = k8s.V1ResourceRequirements(limits={GPU_MEM: str(units)}, requests={"cpu": "100m"})
-    return k8s.V1Container(name="main", image="registry.k8s.io/pause:3.10", resources=resources)
-
-
 def homes(core: k8s.CoreV1Api, prefix: str, *, waiting: bool = False) -> list[str]:
     """Return the nodes of the running pods, or "" for each that has been found to fit nowhere."""
     pods = [
@@ -153,23 +104,3 @@ def homes(core: k8s.CoreV1Api, prefix: str, *, waiting: bool = False) -> list[st
     if waiting:
         return ["" for pod in pods if pod.status.conditions]
     return [pod.spec.node_name for pod in pods if pod.status.phase == "Running"]
-
-
-def say(text: str) -> None:
-    """Tell the reader a line, in order with those of the demo."""
-    sys.stdout.write(f"   {text}\n")
-    sys.stdout.flush()
-
-
-def expect(true: object, text: str) -> None:
-    """End the scenario with a failed expectation unless it is true."""
-    if not true:
-        raise AssertionError(text)
-
-
-def wait_for(true: Callable[[], object], seconds: float = 40.0) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        expect(time.monotonic() < deadline, f"not so within {seconds:g} s")
-        time.sleep(0.05)

@@ -184,7 +184,7 @@ def test_a_pod_with_claims_is_judged_on_the_devices_that_slices_show(
         " uses-small",
         "Claim:      default/late has no devices and asks for 1 x gpushare.io with memory 20Gi",
         "Devices:    0 of 1 nodes have devices for its claims",
-        "Would fit:  n1 has devices for its claims once claim default/other (of uses-other) ends",
+        "Would fit:  on n1 once claim default/other (of uses-other) ends",
         "Scheduler:  default-scheduler has said nothing yet",
     ]
 

@@ -5,11 +5,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from gpushare.cli.listed_cluster import ListedResource
+from gpushare.cli.plans import ResourcePlan
+from gpushare.cli.whatif_text import lines_of
 from gpushare.core.explain import Explanation, PodVerdict, Remedy
 from gpushare.core.model import Cards, PodRef, Request
-from gpushare.explain.pod import PodExplanation
-from gpushare.explain.text import lines, sentence, verdict_text
+from gpushare.explain.placer import PlacementResult, PodBatch
+from gpushare.explain.pod import ClaimExplanation, ClaimRemedy, DeviceReading, PodExplanation
+from gpushare.explain.text import claims_sentence, lines, sentence, verdict_text
+from gpushare.explain.whatif import DeviceSums, WhatIfAnswer
+from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.conditions import SchedulerView
+from gpushare.wire.dra.objects import CLASS
 from tests.support.sentences import SENTENCES, verdicts_of
 from tests.unit.core.clusters import node, with_share
 from tests.unit.core.test_explain import World, pod, requests_of_parts, worlds
@@ -31,7 +38,7 @@ EXAMPLES: dict[str, Explanation] = {
     "on a": FITS,
     "on a, b and c": replace(FITS, fit=("a", "b", "c")),
     "on a, b, c, d, e and 2 more": replace(FITS, fit=tuple("abcdefg")),
-    "soon: the books have just changed, or are about to": OPEN,
+    "soon: the books have just changed, or places are held for other pods": OPEN,
     "on a once ns/one (12 GiB with 30 % of cores) ends": once(ends=_ENDS[:1]),
     "on a once ns/one (12 GiB with 30 % of cores) and ns/two (4 GiB) end": once(ends=_ENDS),
     "on a once ns/one (25 % of the memory, at least 12 GiB with 30 % of cores) ends": once(
@@ -90,6 +97,27 @@ EXAMPLES: dict[str, Explanation] = {
 """All forms of the sentence."""
 
 
+def ending(*names: str) -> DeviceReading:
+    """Claims for which these have to end, the first one of a pod."""
+    pods = [("train",), *[()] * len(names)]
+    claims = [
+        ClaimExplanation(PodRef("ns", name, "u"), "allocated", pods=users)
+        for name, users in zip(names, pods, strict=False)
+    ]
+    return DeviceReading(nodes=1, remedy=ClaimRemedy("a", tuple(claims)))
+
+
+READINGS: dict[str, DeviceReading] = {
+    "on a and b": DeviceReading(nodes=2, fit=("a", "b")),
+    "on a once claim ns/one (of train) ends": ending("one"),
+    "on a once claim ns/one (of train) and claim ns/two end": ending("one", "two"),
+    "no node has devices for its claims, even if all other claims end": DeviceReading(
+        nodes=1, never=True
+    ),
+}
+"""All forms of the sentence about claims."""
+
+
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_each_sentence_is_of_one_verdict_and_the_same_everywhere(text: str) -> None:
     explanation = EXAMPLES[text]
@@ -104,6 +132,37 @@ def test_each_sentence_is_of_one_verdict_and_the_same_everywhere(text: str) -> N
     about = PodExplanation(ref, "x/mem", "GiB", "pending", view, explanation=explanation)
     label = f"{explanation.verdict.capitalize()}:"
     assert f"{label:<12}{text}" in lines(about)
+
+
+@pytest.mark.parametrize("text", READINGS)
+def test_each_sentence_about_claims_is_of_one_verdict(text: str) -> None:
+    reading = READINGS[text]
+    assert [reading.verdict] == verdicts_of(text) == verdicts_of(verdict_text(reading))
+    assert claims_sentence((), reading).endswith(text)
+    view = SchedulerView("default-scheduler")
+    about = PodExplanation(
+        PodRef("ns", "late", "u"), CLASS, "GiB", "pending", view, reading=reading
+    )
+    assert f"{f'{reading.verdict}:'.capitalize():<12}{text}" in lines(about)
+
+
+def test_claims_that_cannot_be_judged_have_no_verdict() -> None:
+    for reading in (DeviceReading(detail="odd"), DeviceReading(nodes=1)):
+        assert reading.verdict is None
+        assert not verdict_text(reading)
+        assert "fit" not in claims_sentence((), reading)
+
+
+@pytest.mark.parametrize("text", [text for text, example in EXAMPLES.items() if not example.fit])
+def test_what_if_has_the_same_sentence(text: str) -> None:
+    explanation = EXAMPLES[text]
+    result = PlacementResult(PodBatch("late", explanation.request), 0, explanation=explanation)
+    assert result.verdict is explanation.verdict
+    sums = DeviceSums(nodes=1, devices=1, total=16, free=0)
+    outcome = WhatIfAnswer(sums, sums, (), (), (result,))
+    plan = ResourcePlan(ListedResource(ALIYUN, _WORLD.ledger(), "GiB"))
+    said = sentence(explanation, "GiB").rpartition("; it ")[2].removeprefix("it ")
+    assert f"          it {said}" in lines_of(outcome, plan, "binpack")
 
 
 def test_there_is_an_example_of_each_verdict() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.core.decide import filter_nodes, place, room_for
+from gpushare.core.explain import PodVerdict
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
@@ -50,6 +51,39 @@ def test_the_second_kind_finds_what_the_first_has_left() -> None:
     first, second = what_if(books(node("a", 16, 16)), batches, POLICY).requested_results
     assert (first.fit, second.fit) == (2, 1)
     assert second.reasons == {"Insufficient GPU Memory in enough devices": 1}
+
+
+def test_a_pod_without_a_place_has_the_verdict_of_a_pod_that_waits() -> None:
+    ledger = books(node("a", 16), node("b", 24))
+    bind(ledger, "large", Request(12, 1), "a")
+    bind(ledger, "larger", Request(20, 1), "b")
+    batches = [PodBatch(f"{units}GiB", Request(units, 1)) for units in (16, 25)]
+    would, never = what_if(ledger, batches, POLICY).requested_results
+    assert would.verdict is PodVerdict.WOULD_FIT
+    assert would.explanation is not None
+    (remedy,) = would.explanation.remedies
+    assert [entry.ref.name for entry in remedy.ends] == ["large"]
+    assert never.verdict is PodVerdict.NEVER_FITS
+
+
+@pytest.mark.parametrize("change", [{"added": [node("n", 8)]}, {"without": ["b"]}])
+def test_no_end_of_pods_is_named_where_pods_were_placed_before(change: dict[str, Any]) -> None:
+    ledger = books(node("a", 16), node("b", 16))
+    bind(ledger, "half", Request(8, 1), "a")
+    bind(ledger, "other", Request(8, 1), "b")
+    batches = [PodBatch(f"{units}GiB", Request(units, 1)) for units in (16, 17)]
+    late, never = what_if(ledger, batches, POLICY, **change).requested_results
+    assert (late.fit, late.verdict) == (0, None)
+    assert never.verdict is PodVerdict.NEVER_FITS
+
+
+def test_what_kube_scheduler_alone_lacks_and_many_kinds_have_no_verdict() -> None:
+    ledger = books(node("a", 16, cpu=1000, memory=1000))
+    answer = what_if(ledger, [PodBatch("p", Request(4, 1, cpu=2000))], POLICY)
+    assert [(result.fit, result.verdict) for result in answer.requested_results] == [(0, None)]
+    kinds = [PodBatch(str(units), Request(units, 1)) for units in range(17, 24)]
+    verdicts = [result.verdict for result in what_if(ledger, kinds, POLICY).requested_results]
+    assert verdicts == [PodVerdict.NEVER_FITS] * 5 + [None] * 2
 
 
 def test_pods_of_a_node_that_goes_are_placed_first() -> None:

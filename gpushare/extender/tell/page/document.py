@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from gpushare import __version__
 from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
-from gpushare.core.model import NodeSpec, Request
+from gpushare.core.model import NodeSpec, PodRef
 from gpushare.core.node_filters import Availability, NodeState
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Entry, Waiting, memory_limits
@@ -31,9 +31,10 @@ from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.extender.tell.group_progress import waiting_groups
 from gpushare.extender.tell.page.last_hour import LastHour
-from gpushare.extender.verbs.offers import held_places
+from gpushare.extender.verbs.offers import held_places, offers_of
 from gpushare.ledger import LedgerView
 from gpushare.turns import in_turns
+from gpushare.wire.claimant import Claimant
 from gpushare.wire.dra.objects import CLAIMS_PODS
 from gpushare.wire.held import held_document
 
@@ -46,7 +47,9 @@ _Key = tuple[_Books, NodeState | None, str]
 """The key of the text of a node: (books, state, why autoscalers leave the node alone)."""
 
 _Question = TypeVar("_Question", bound=Hashable)
-"""(request of a pod, demands of the pod): the key of an explanation."""
+"""The key of an explanation, such as (claimant, demands of the pod)."""
+
+_ANY_POD = PodRef("", "", "")
 
 Version = tuple[int, int]
 """The versions of the books and of the node states for kube-scheduler's own filters."""
@@ -191,6 +194,7 @@ class _KeptPart:
         self._called = called
         self._unit = unit
         self.explanations = ExplanationCache()
+        self._offers = offers_of(resource)
         self._texts: dict[str, tuple[_Key, str]] = {}
 
     def version(self) -> object:
@@ -223,14 +227,19 @@ class _KeptPart:
         )
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
-        version = books.snapshot.generation, self._managed.filters.states.version
-        questions = [
-            (pod.request, pod.demands)
+        holds, states = self._managed.holds, self._managed.filters.states
+        version = books.snapshot.generation, states.version + holds.version
+        # Pods without a hold of their own stand alike to the holds of others.
+        questions = {
+            pod.uid: (
+                Claimant(pod.ref if pod.uid in holds else _ANY_POD, pod.request, pod.priority),
+                pod.demands,
+            )
             for pod in in_turns(books.waiting, lambda pod: pod.ref.namespace)
-        ]
-        sentences = self.explanations.about(questions, self._explain, version)
+        }
+        sentences = self.explanations.about(questions.values(), self._explain, version)
         pending_pods = [
-            self._waiting(pod, sentences.get((pod.request, pod.demands))) for pod in books.waiting
+            self._waiting(pod, sentences.get(questions[pod.uid])) for pod in books.waiting
         ]
         resource, waiting_uids = self._managed.names.resource, {pod.uid for pod in books.waiting}
         unread = self._mistaken_pods.standing(resource)
@@ -238,11 +247,15 @@ class _KeptPart:
             _mistaken(mistake) for mistake in unread if mistake.ref.uid not in waiting_uids
         ]
 
-    def _explain(self, question: tuple[Request, Demands]) -> str:
-        request, demands = question
+    def _explain(self, question: tuple[Claimant, Demands]) -> str:
+        claim, demands = question
         try:
-            self._managed.ranking(request)
-            explanation = explanation_of(self._managed, request, demands, time.time())
+            self._managed.ranking(claim.request)
+            books = self._managed.ledger.snapshot()
+            snapshot = self._offers.to(claim, books, time.monotonic())
+            explanation = explanation_of(
+                self._managed, claim.request, demands, time.time(), snapshot=snapshot
+            )
         except MessageError as error:
             return f"its request makes no sense: {error}"
         return sentence(explanation, self._unit)
@@ -325,9 +338,7 @@ class _ClaimsPart(_KeptPart):
         version = self._claims.books.version, self._managed.filters.states.version
         if self._readings[0] != version:
             self._readings = version, {}
-        questions = [
-            (pod.needs, pod.is_gated) for pod in in_turns(pods, lambda pod: pod.ref.namespace)
-        ]
+        questions = [pod.needs for pod in in_turns(pods, lambda pod: pod.ref.namespace)]
         sentences = self.explanations.about(questions, self._why_pending, version)
         return [
             {
@@ -337,25 +348,18 @@ class _ClaimsPart(_KeptPart):
                 "devices": 0,
                 "created": int(pod.created) or None,
                 "asked": self._called(pod.ref.uid),
-                "why": sentences.get((pod.needs, pod.is_gated)),
+                "why": sentences.get(pod.needs),
                 "scheduler": pod.scheduler,
             }
             for pod in sorted(pods, key=lambda pod: (pod.created, str(pod.ref)))
         ]
 
-    def _why_pending(self, question: tuple[bytes, bool]) -> str:
-        needs, is_gated = question
+    def _why_pending(self, needs: bytes) -> str:
         if not needs:
             return _TOO_LARGE
         claims, (_, readings) = self._claims, self._readings
-        return why_pending(
-            CLAIMS_PODS.decode(needs),
-            claims.books,
-            claims.source.filters,
-            claims.matches,
-            readings=readings,
-            is_gated=is_gated,
-        )
+        filters, pod = claims.source.filters, CLAIMS_PODS.decode(needs)
+        return why_pending(pod, claims.books, filters, claims.matches, readings)
 
 
 def _mistaken(mistake: Mistake) -> dict[str, Any]:

@@ -328,6 +328,14 @@ def test_a_reservation_is_told_to_its_pod_and_to_the_pods_that_it_keeps_out() ->
     )
     _, document = world.answer(pod_json("web", 4))
     assert document["reserved"] is None
+    # Filter offers the other device alone.
+    assert document["explanation"]["fit"] == ["a"]
+    _, document = world.answer(pod_json("web", 32, annotations={ALIYUN.count: "2"}))
+    assert document["explanation"]["fit"] == []
+    assert (
+        "May fit:    soon: the books have just changed, or places are held for other pods"
+        in document["lines"]
+    )
     assert re.search(
         r"16 GiB on a for team/large until it is bound; reserved since [-\d ]*\d\d:\d\d:\d\d UTC",
         "\n".join(document["lines"]),

@@ -98,14 +98,14 @@ def test_a_pod_that_waits_for_claims_is_told_the_condition_and_the_devices() -> 
     (waiting,) = world.pending()
     assert (waiting["namespace"], waiting["name"]) == ("default", "web")
     assert waiting["why"] == (
-        "asks for 1 x gpu with memory 20Gi; 0 of 1 nodes have devices for its claims; n1 has"
-        " devices for its claims once claim default/claim-1 (of train) ends"
+        "asks for 1 x gpu with memory 20Gi; 0 of 1 nodes have devices for its claims; it would"
+        " fit on n1 once claim default/claim-1 (of train) ends"
     )
     assert waiting["scheduler"] == (
         "default-scheduler says: 0/1 nodes are available: 1 cannot allocate all claims."
     )
     world.books.claim_gone("claim-uid-1")
-    poll(lambda: "it would fit on n1 now" in world.pending()[0]["why"])
+    poll(lambda: "it fits now on n1" in world.pending()[0]["why"])
     bound = by_claim("web", 2)
     bound["spec"]["nodeName"] = "n1"
     world.pods.apply(event(_PODS, "MODIFIED", bound))

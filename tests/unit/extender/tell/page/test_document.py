@@ -299,6 +299,27 @@ def test_what_is_held_is_there_until_it_ends_by_time() -> None:
     poll(lambda: part(world)["held"] == [])
 
 
+def test_room_that_is_held_for_others_is_not_told_to_be_free() -> None:
+    world, now = World(), time.monotonic()
+    world.ledger.node_changed(node("a", 16))
+    large, late = (PodRef("default", name, f"uid-default-{name}") for name in ("large", "late"))
+    for ref in (large, late):
+        world.ledger.pod_changed(pod(ref.name, 12))
+    whys = {item["name"]: item["why"] for item in part(world)["pending"]}
+    assert whys == {"large": "it fits now on a", "late": "it fits now on a"}
+    claim = Claimant(large, Request(12, 1))
+    world.managed.holds.begin_reservation(claim, "a", ((0, 12),), now + 600, now)
+    soon = "it may fit soon: the books have just changed, or places are held for other pods"
+    expected = {
+        "large": "it fits now on a",
+        "late": f"free now: at most 4 GiB on a device 0; {soon}",
+    }
+    poll(
+        lambda: {item["name"]: item["why"] for item in part(world)["pending"]} == expected,
+        lambda: str(part(world)["pending"]),
+    )
+
+
 def test_names_are_data() -> None:
     world = World()
     world.ledger.node_changed(node(HOSTILE, 16))
