@@ -1,11 +1,14 @@
 """All surfaces say of a cluster in an odd state what the local cluster's scheduler does."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.scheduler.config import ExtenderManagedResource
 from gpushare_localcluster.scheduler.config import SchedulerOptions
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.contract.apiserver.client import Api
@@ -26,6 +29,8 @@ def told(
     extender = start_extender("--ui-listen", page)
     extender.wait_ready()
     entry = scheduler_entry(f"http://127.0.0.1:{extender.port}/gpushare-scheduler", timeout=60.0)
+    share = ExtenderManagedResource(ALIYUN.share, ignored_by_scheduler=True)
+    entry = replace(entry, managed_resources=(*entry.managed_resources, share))
     options = SchedulerOptions((entry,), initial_backoff=0.05, max_backoff=0.2, seed=1)
     scheduler = Scheduler(cluster.server.url, options)
     scheduler.start()
