@@ -194,6 +194,11 @@ class Sayings:
         until(agrees, lambda: f"{booked['explanation']} is {listed['explanation']}")
         return booked
 
+    def booked(self, pod: Json) -> Json:
+        """The explanation by the extender's books alone, which have its holds."""
+        name = pod["metadata"]["name"]
+        return self._run("explain", name, "-n", "default", "--extender", self._health)
+
     def doctor(self) -> list[Json]:
         """The findings about pods that wait."""
         findings = self._run("doctor")["findings"]
@@ -410,6 +415,31 @@ def check_dead_card(objects: Objects, sayings: Sayings, chance: Random) -> None:
     _check_statements(sayings, {pod["metadata"]["name"]: pod})
     objects.delete(pod)
     assert _check_advice(objects, sayings, chance, pod, has_event=True)
+
+
+def check_reservation(objects: Objects, sayings: Sayings) -> None:
+    """Check that nobody calls room free that filter keeps for a pod with a reservation."""
+    node = make_node(objects, "plain", "a")
+    sayings.node_states(1)
+    holders = [objects.pod(16), objects.pod(16)]
+    for holder in holders:
+        assert outcome(objects, holder) == node
+        run(objects, holder)
+    large = objects.pod(32, annotations={COUNT: "2"})
+    assert not outcome(objects, large)
+    until(lambda: bool(sayings.booked(large)["reserved"]), "the node is reserved")
+    objects.delete(holders[0])
+    late = objects.pod(12)
+    assert not outcome(objects, late)
+    name, booked = late["metadata"]["name"], sayings.booked(late)
+    assert booked["held"][0]["node"] == node, booked
+    verdict, _ = _verdict_of(booked)
+    assert verdict is PodVerdict.MAY_FIT, booked
+    shown = {pod["name"]: pod["why"] for pod in sayings.page()["pending"]}
+    assert shown[name].endswith(_verdict(booked)), (shown, booked)
+    until(lambda: _verdict(booked) in sayings.note(late), lambda: sayings.note(late))
+    objects.delete(holders[1])
+    objects.lands(large)
 
 
 def _used_nodes(objects: Objects) -> list[str]:
