@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from gpushare.cli.cluster import NOT_ENDED, items
 from gpushare.cli.kubectl import Kubectl
@@ -22,8 +23,9 @@ from gpushare.explain import moves
 from gpushare.explain.defrag import DefragAnswer, Hole, MoveRules, PodMove, Rule
 from gpushare.ledger import Ledger
 from gpushare.wire.kept import MOVES
-from gpushare.wire.moves import MoveRecord, eviction, pod_path, record_of
+from gpushare.wire.moves import MoveRecord, eviction, record_of
 from gpushare.wire.objects import OWNED_PODS, Metadata, OwnedPod
+from gpushare.wire.pods import pod_path, read_pod
 
 _POLL = 2.0
 """Seconds between reads of one namespace."""
@@ -226,12 +228,7 @@ class DefragRun:
 
     def pod(self, ref: PodRef) -> OwnedPod | None:
         """Return the pod; None if the pod is gone, or another pod has the name."""
-        try:
-            body = self._kubectl.request("GET", pod_path(ref), query={})
-        except ApiNotFound:
-            return None
-        pod = OWNED_PODS.decode_answer(body, ref.namespace, ref.name)
-        return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
+        return read_pod(partial(self._kubectl.request, "GET", query={}), OWNED_PODS, ref)
 
     def pods_of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
         """Return the pods of the namespace that have not ended, by uid."""

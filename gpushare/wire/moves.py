@@ -41,11 +41,6 @@ _HOUR = 3600.0
 _KEY = "moves"
 
 
-def pod_path(ref: PodRef) -> str:
-    """Return the path of a pod; path + "/eviction" takes an eviction."""
-    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
-
-
 def eviction(ref: PodRef, version: str) -> dict[str, Any]:
     """Return the Eviction of this pod, with uid and resourceVersion as preconditions."""
     return {

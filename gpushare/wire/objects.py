@@ -146,6 +146,7 @@ class PodSpec(Struct, gc=False, rename="camel"):
     tolerations: list[Toleration] | None = None
     scheduling_gates: list[Raw] | None = None
     active_deadline_seconds: int | None = None
+    termination_grace_period_seconds: int | None = None
     scheduling_group: SchedulingGroup | None = None
     volumes: list[Volume] | None = None
     resource_claims: list[Present] | None = None

@@ -9,11 +9,12 @@ still holds memory.
 Tested in `tests/unit/wire/test_pods.py`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, chain
 from sys import intern
+from typing import TypeVar
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, of_one_device
 from gpushare.core.model import (
@@ -26,7 +27,7 @@ from gpushare.core.model import (
     Shares,
 )
 from gpushare.core.selectors import NO_DEMANDS
-from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
+from gpushare.errors import AnnotationError, ApiNotFound, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import (
     LARGEST_ANNOTATIONS,
     MOST_GIVEN,
@@ -34,6 +35,7 @@ from gpushare.wire.annotations import (
     device_uuids,
     placement,
 )
+from gpushare.wire.codec import Codec
 from gpushare.wire.demands import MOST_RESOURCES, demands_of
 from gpushare.wire.device_request import APART, ContainerSums, device_request
 from gpushare.wire.given_annotation import read_given
@@ -55,6 +57,7 @@ from gpushare.wire.quantity import MAX_VALUE, Quantity, peak, to_bytes, to_milli
 _remembered = lru_cache(maxsize=1 << 12, typed=True)
 _to_units, _to_milli, _to_bytes = map(_remembered, (to_units, to_milli, to_bytes))
 
+_PodT = TypeVar("_PodT", bound=Pod)
 _OF_THE_HOST = ("cpu", "memory")
 _NOTHING: Mapping[str, Quantity] = {}
 _NO_RESOURCES = Resources()
@@ -80,6 +83,23 @@ def pod_ref(pod: Pod) -> PodRef:
     if not (metadata.name and metadata.namespace and metadata.uid):
         raise MessageError("Pod.metadata: name, namespace or uid is missing")
     return PodRef(intern(metadata.namespace), metadata.name, metadata.uid)
+
+
+def pod_path(ref: PodRef) -> str:
+    """Return the path of a pod; path + "/eviction" takes an eviction."""
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+
+
+def read_pod(get: Callable[[str], bytes], codec: Codec[_PodT], ref: PodRef) -> _PodT | None:
+    """Return the pod as the API server has it; None if it is gone, or another pod has the name.
+
+    get: returns the answer to a GET of a path. Raises ApiError, or MessageError.
+    """
+    try:
+        pod = codec.decode_answer(get(pod_path(ref)), ref.namespace, ref.name)
+    except ApiNotFound:
+        return None
+    return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
 
 
 def pod_name(pod: Pod) -> str:
@@ -420,10 +440,17 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 def _ends_by(pod: Pod) -> float:
     """Return when the pod must be gone, in seconds since the epoch; 0 if nothing ends the pod."""
     metadata, spec, status = pod.metadata or Metadata(), pod.spec or PodSpec(), pod.status
-    if metadata.deletion_timestamp or not spec.active_deadline_seconds:
+    most = most_seconds(spec)
+    if metadata.deletion_timestamp or not most:
         return seconds_of(metadata.deletion_timestamp)
     started = seconds_of(status.start_time if status is not None else None)
-    return started + spec.active_deadline_seconds if started else 0.0
+    return started + most if started else 0.0
+
+
+def most_seconds(spec: PodSpec) -> int:
+    """Return how long the pod runs at most: its deadline, and its grace after that; 0: no limit."""
+    deadline = spec.active_deadline_seconds or 0
+    return deadline and deadline + (spec.termination_grace_period_seconds or 0)
 
 
 def has_ended(pod: Pod) -> bool:

@@ -17,7 +17,7 @@ import json
 import math
 import random
 import statistics
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ _KEPT = 2
 """Connections that Go's client keeps while they are idle (MaxIdleConnsPerHost)."""
 _GOROUTINES = 16
 """Of kube-scheduler, which look at the nodes (`parallelism`)."""
-
-Work = Callable[[], Awaitable[None]]
 
 
 class _VerbCaller:

@@ -98,14 +98,6 @@ def claims_entry(url: str) -> Json:
     return {**entry, "urlPrefix": url}
 
 
-def with_claims_entry(file: Path) -> None:
-    """Add that entry to a kube-scheduler file that has our entry for managed resources."""
-    settings = yaml.safe_load(file.read_text())
-    first = settings["extenders"][0]
-    settings["extenders"].insert(0, claims_entry(first["urlPrefix"]))
-    file.write_text(yaml.safe_dump(settings))
-
-
 class ClaimWorld:
     """kube-scheduler, the controllers of claims and our extender on a plane."""
 

@@ -72,7 +72,6 @@ NODE = [
     *(f"recovery {uuid} {int(uuid == NEEDY)}" for uuid in (*WELL, *BAD)),
     *(f"remaps {uuid} 0 {int(uuid == REMAP)}" for uuid in (*WELL, *BAD)),
 ]
-FELL_OFF = f"xid {FALLEN} 79"
 TARGETS = {"one": ["GPU-a"], "bad": BAD, "all": ["*"]}
 RETRIES = 8
 """So many waits suffice to have the errors of all GPUs again."""

@@ -239,7 +239,9 @@ class AdmissionChecks(LoopPart):
             pods = self._missing_pods(workload, existing[workload.key])
             if pods is None:
                 continue
-            if workload.mistake or not judge.admit(pods):
+            # A check that was added later finds the places of an earlier one promised.
+            has_places = self._is_promised(workload, names)
+            if workload.mistake or not (has_places or judge.admit(pods)):
                 refused.append((workload, pods))
             elif not self._may_write():
                 return False

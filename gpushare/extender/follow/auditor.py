@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Generic, TypeVar
 
@@ -31,14 +32,14 @@ from gpushare.core.model import ANY_SHARERS, NodeSpec, PodRef
 from gpushare.core.states.entry import Entry, Phase
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
-from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, ApiUnreachable, WireError
+from gpushare.errors import ApiError, ApiUnavailable, ApiUnreachable, WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.api import LIMIT, Api, pages
 from gpushare.logline import Line
 from gpushare.wire.codec import Codec, Decoded
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS, Metadata, Node, Pod
-from gpushare.wire.pods import has_ended, observe_pod, units_of
+from gpushare.wire.pods import has_ended, observe_pod, read_pod, units_of
 
 log = logging.getLogger("gpushare.audit")
 
@@ -479,11 +480,5 @@ class Auditor(LoopPart):
 
     def _read(self, ref: PodRef) -> Pod | None:
         """Return the pod from the API server; None if the pod is gone or has ended."""
-        path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
-        try:
-            body = self._api.request("GET", path, timeout=_TIMEOUT)
-            pod = PODS.decode_answer(body, ref.namespace, ref.name)
-        except ApiNotFound:
-            return None
-        same = pod.metadata is not None and pod.metadata.uid == ref.uid
-        return pod if same and not has_ended(pod) else None
+        pod = read_pod(partial(self._api.request, "GET", timeout=_TIMEOUT), PODS, ref)
+        return None if pod is None or has_ended(pod) else pod

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from gpushare.core.model import PodRef
@@ -39,8 +40,9 @@ from gpushare.wire.claimant import Claimant, claimant, may_have_place
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
 from gpushare.wire.kept import MOVES
-from gpushare.wire.moves import MoveRecord, eviction, kept_owned, pod_path, read_record
+from gpushare.wire.moves import MoveRecord, eviction, kept_owned, read_record
 from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod
+from gpushare.wire.pods import pod_path, read_pod
 
 log = logging.getLogger("gpushare.moves")
 
@@ -418,12 +420,7 @@ class Mover(LoopPart):
 
     def pod(self, ref: PodRef) -> OwnedPod | None:
         """Return the pod; None if the pod is gone, or another pod has the name."""
-        try:
-            body = self._api.request("GET", pod_path(ref), timeout=_TIMEOUT)
-        except ApiNotFound:
-            return None
-        pod = OWNED_PODS.decode_answer(body, ref.namespace, ref.name)
-        return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
+        return read_pod(partial(self._api.request, "GET", timeout=_TIMEOUT), OWNED_PODS, ref)
 
     def pods_of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
         """Return the pods of the namespace with the labels of the same owner, by uid."""

@@ -16,25 +16,24 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
-from gpushare.core.model import PodRef
 from gpushare.core.mutable_cluster import Placement
 from gpushare.core.openings import Outlook, ReservedPart, Resident
 from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.states.entry import Entry, Waiting
+from gpushare.core.states.entry import MOST_LATE, Entry, Waiting
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
-from gpushare.errors import ApiNotFound
 from gpushare.explain.defrag import CopiedBooks
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
 from gpushare.wire.claimant import Claimant, claimant, may_have_place
-from gpushare.wire.moves import pod_path
-from gpushare.wire.objects import PODS, Pod
+from gpushare.wire.objects import PODS
+from gpushare.wire.pods import read_pod
 
 log = logging.getLogger("gpushare.reservations")
 
@@ -284,19 +283,10 @@ class Reserver(LoopPart):
 
     def _holder(self, pod: Waiting) -> Claimant | None:
         """Return the pod for its reservation; None if the pod may have none. Raises ApiError."""
-        shown = self._read(pod.ref)
+        shown = read_pod(partial(self._api.request, "GET", timeout=_TIMEOUT), PODS, pod.ref)
         if shown is None or not may_have_place(shown):
             return None
         return claimant(shown, pod.request)
-
-    def _read(self, ref: PodRef) -> Pod | None:
-        """Return the pod as the API server has it; None if it is gone. Raises ApiError."""
-        try:
-            body = self._api.request("GET", pod_path(ref), timeout=_TIMEOUT)
-        except ApiNotFound:
-            return None
-        pod = PODS.decode_answer(body, ref.namespace, ref.name)
-        return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
 
 
 def _outlook(resource: ManagedResource, now: float, wall: float) -> Outlook:
@@ -334,4 +324,7 @@ def _may_end(entry: Entry, wall: float) -> bool:
     """Return whether the pod may end by itself. wall: seconds since the epoch."""
     if entry.terminating:
         return entry.ends_soon(wall)
-    return bool(entry.ends_by) or not any(key in _ENDLESS for key, _ in entry.labels)
+    if entry.ends_by:
+        # The kubelet of an overdue pod is away.
+        return entry.ends_by >= wall - MOST_LATE
+    return not any(key in _ENDLESS for key, _ in entry.labels)

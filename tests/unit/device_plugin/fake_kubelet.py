@@ -37,7 +37,6 @@ class FakeKubelet(DeviceManager):
         self.take_preferred = True
         self.one_plugin = False
         self.refuses = 0
-        self.lists_seen = 0
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -104,7 +103,6 @@ class FakeKubelet(DeviceManager):
     def _list(
         self, request: pb.Empty, context: grpc.ServicerContext
     ) -> pb.ListPodResourcesResponse:
-        self.lists_seen += 1
         if not self.lists:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         return super()._list(request, context)
@@ -140,6 +138,7 @@ def _message(pod: Json) -> pb.Pod:
             containers=map(container, spec["containers"]),
             init_containers=map(container, spec.get("initContainers") or ()),
             node_name=spec.get("nodeName", ""),
+            node_selector=spec.get("nodeSelector") or {},
         ),
         status=pb.PodStatus(phase="Pending"),
     )
