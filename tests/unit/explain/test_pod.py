@@ -58,7 +58,7 @@ def filled(
     return resource
 
 
-def told(pod: dict[str, Any], resource: ManagedResource, **more: bool) -> list[str]:
+def told(pod: dict[str, Any], resource: ManagedResource, **more: Any) -> list[str]:
     return lines(explain_pod(read_pod(pod), [resource], "GiB", **more))
 
 
