@@ -5,22 +5,18 @@ framework/types.go): "0/5 nodes are available: 2 Insufficient cpu, 3 REASON. pre
 Everything after the first sentence is left out. Decides nothing.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from msgspec import Raw
-
 from gpushare.core.model import Reason
-from gpushare.wire.objects import Pod
+from gpushare.wire.objects import Pod, gate_names
 from gpushare.wire.pods import scheduler_of
 
 _COUNTED = re.compile(r"0/(\d+) nodes are available: (.*?)(?:\.(?: .*)?)?", re.DOTALL)
 _OURS = frozenset(reason.value for reason in Reason)
 _NOT_FOUND = re.compile(r'node "[^"]*" not found')
 _MOST_TEXT = 1000
-_MOST_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class SchedulerView:
 
 def scheduler_view(pod: Pod) -> SchedulerView:
     """Return the pod's scheduler, and that scheduler's last message about the pod."""
-    gates = tuple(_gate_name(gate) for gate in (pod.spec and pod.spec.scheduling_gates) or ())
+    gates = gate_names(pod.spec) if pod.spec else ()
     name = scheduler_of(pod)
     for condition in (pod.status and pod.status.conditions) or ():
         if (condition.type, condition.status) == ("PodScheduled", "False"):
@@ -56,11 +52,6 @@ def scheduler_view(pod: Pod) -> SchedulerView:
             nodes, by_scheduler, by_extender = counted(message)
             return SchedulerView(name, gates, _cut(message), nodes, by_scheduler, by_extender)
     return SchedulerView(name, gates)
-
-
-def _gate_name(gate: Raw) -> str:
-    fields = json.loads(bytes(gate))
-    return str(fields.get("name"))[:_MOST_NAME] if isinstance(fields, dict) else "?"
 
 
 def _cut(message: str) -> str:

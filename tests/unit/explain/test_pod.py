@@ -348,7 +348,7 @@ def test_a_pod_with_gates_waits_for_nobody() -> None:
         " scheduler looks at it until they are removed"
     )
     pod["spec"]["schedulingGates"] = ["odd", {}]
-    assert "hold the pod back: ? and None; no" in told(pod, filled(node("a", 16)))[-1]
+    assert "hold the pod back: ? and ?; no" in told(pod, filled(node("a", 16)))[-1]
 
 
 def test_a_bound_pod_is_told_with_the_scores_of_now() -> None:
