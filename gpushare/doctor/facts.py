@@ -81,6 +81,8 @@ class ListedNode:
     """Whether the extender keeps the node from scale-down."""
     device_list: DeviceList | None = None
     """The device plug-in's way to hand devices over; None if unknown."""
+    misnamed: str = ""
+    """A label or annotation that is meant as the label MAX_SHARERS and has no effect, or ""."""
     gpu_operator: bool = False
     """Whether NVIDIA's GPU operator is told to run its own device plug-in there."""
 
