@@ -26,6 +26,9 @@ from gpushare.core.workload import Workload
 
 SCALE_CPU, SCALE_GPU = 128_000, 8_000
 """CPU and GPU of a whole node, both in milli: the scales as published."""
+_ERROR = 1e-9
+"""More than the error of a sum of floats; without it the unit of memory would decide whether a
+whole number is rounded down."""
 
 
 class _AsItIs:
@@ -51,7 +54,7 @@ class BestFit(_AsItIs):
         shapes, free = self._shapes(snapshot), snapshot.free[rows]
         gpu = (free.sum(axis=1) - request.total) * shapes.milli[rows]
         cpu = snapshot.cpu_free[rows] - request.cpu
-        value = np.floor(100 * (1 - (cpu / SCALE_CPU + gpu / SCALE_GPU) / 2))
+        value = np.floor(100 * (1 - (cpu / SCALE_CPU + gpu / SCALE_GPU) / 2) + _ERROR)
         return rank_unknown_last(on_tightest(value, free, request), shapes, snapshot, rows, request)
 
 
@@ -82,7 +85,7 @@ class Clustering(_AsItIs):
             0,
         )
         gpu = free.sum(axis=1) * shapes.milli[rows]
-        value = base + np.floor(25 * (SCALE_GPU - gpu) / SCALE_GPU)
+        value = base + np.floor(25 * (SCALE_GPU - gpu) / SCALE_GPU + _ERROR)
         return on_tightest(value, free, request)
 
 
@@ -99,7 +102,7 @@ class DotProduct(_AsItIs):
         milli = shapes.milli[rows]
         gpu = (free.sum(axis=1) * milli / SCALE_GPU) * (request.total * milli / SCALE_GPU)
         cpu = (snapshot.cpu_free[rows] / SCALE_CPU) * (request.cpu / SCALE_CPU)
-        value = np.floor(100 * (1 - (cpu + gpu) / 2))
+        value = np.floor(100 * (1 - (cpu + gpu) / 2) + _ERROR)
         return rank_unknown_last(on_tightest(value, free, request), shapes, snapshot, rows, request)
 
 
@@ -160,7 +163,7 @@ class Fgd:
         shapes, free = self.shapes(snapshot), snapshot.free.take(rows, axis=0)
         fall = self.measure.fall(self.tables(snapshot), snapshot, rows, request)
         milli = shapes.even * -0.001 / (self.measure.pods * self.measure.scale)
-        values = np.floor(100 / (1 + np.exp(fall * milli)))
+        values = np.floor(100 / (1 + np.exp(fall * milli)) + _ERROR)
         if request.devices > 1:
             room = free_with_compute(snapshot, rows, request, free)
             values = np.where(tightest(room, request), values, values - 1)
