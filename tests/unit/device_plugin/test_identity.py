@@ -188,6 +188,24 @@ def test_of_containers_that_cannot_be_told_apart_none_has_the_others_compute_or_
     assert (both.grant.cores, both.grant.limits) == (0, ((NODE.all[1], 4),))
 
 
+@pytest.mark.parametrize(
+    ("unlike", "cores", "units"), [({"cores": 50}, 0, 8), ({"memory_limit": 12}, 30, 4)]
+)
+def test_containers_that_cannot_be_told_apart_keep_the_limits_that_are_alike(
+    unlike: dict[str, int], cores: int, units: int
+) -> None:
+    amounts = ({"cores": 30, "memory_limit": 8}, {"cores": 30, "memory_limit": 8} | unlike)
+    pods = [
+        placed(
+            replace(gpu_container(4, 1), cores=amount["cores"]), memory_limit=amount["memory_limit"]
+        )
+        for amount in amounts
+    ]
+    decision = decide([ContainerCandidate(pod, pod.gpu_containers[0]) for pod in pods], 4, NODE)
+    assert isinstance(decision, Decided)
+    assert (decision.grant.cores, decision.grant.limits) == (cores, ((NODE.all[1], units),))
+
+
 def test_containers_with_unlike_percentages_of_memory_wait_until_they_are_told_apart() -> None:
     pods = [placed(replace(gpu_container(1, 1), share=share)) for share in (25, 50)]
     candidates = [ContainerCandidate(pod, pod.gpu_containers[0]) for pod in pods]
