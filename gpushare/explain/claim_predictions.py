@@ -73,7 +73,9 @@ class ClaimPredictions:
     def values(self, names: NodeNames, books: Snapshot) -> Floats:
         """Return float64 (len(names),): the score of each node; -inf for one that ranks last."""
         rows = names.rows(books.row)
-        return np.where(rows >= 0, self._values[rows], -np.inf)
+        values, in_books = np.full(len(names), -np.inf), rows >= 0
+        values[in_books] = self._values[rows[in_books]]
+        return values
 
 
 def best_place(names: NodeNames, values: Floats, books: Snapshot) -> int | None:

@@ -76,6 +76,14 @@ def test_only_named_nodes_are_ranked_and_unknown_ones_rank_last(world: RankingWo
     assert world.rank(1, names="unknown other") is None
 
 
+def test_nothing_is_ranked_and_nothing_fails_while_no_node_has_devices(
+    world: RankingWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.claims(open_claim(1, 10))
+    assert world.rank(1) is None
+    assert caplog.messages == []
+
+
 def test_an_offer_counts_until_the_claim_shows_its_allocation(world: RankingWorld) -> None:
     world.nodes(a=(40,), b=(40,))
     world.claims(*(open_claim(n, 30) for n in (1, 2, 3)))
