@@ -73,8 +73,8 @@ class ClaimPredictions:
     def values(self, names: NodeNames, books: Snapshot) -> Floats:
         """Return float64 (len(names),): the score of each node; -inf for one that ranks last."""
         rows = names.rows(books.row)
-        values, in_books = np.full(len(names), -np.inf), rows >= 0
-        values[in_books] = self._values[rows[in_books]]
+        is_known, values = rows >= 0, np.full(len(rows), -np.inf)
+        values[is_known] = self._values[rows[is_known]]
         return values
 
 

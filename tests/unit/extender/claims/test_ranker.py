@@ -76,14 +76,6 @@ def test_only_named_nodes_are_ranked_and_unknown_ones_rank_last(world: RankingWo
     assert world.rank(1, names="unknown other") is None
 
 
-def test_nothing_is_ranked_and_nothing_fails_while_no_node_has_devices(
-    world: RankingWorld, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.claims(open_claim(1, 10))
-    assert world.rank(1) is None
-    assert caplog.messages == []
-
-
 def test_an_offer_counts_until_the_claim_shows_its_allocation(world: RankingWorld) -> None:
     world.nodes(a=(40,), b=(40,))
     world.claims(*(open_claim(n, 30) for n in (1, 2, 3)))
@@ -269,6 +261,16 @@ def test_a_pod_whose_claims_are_allocated_or_not_known_is_not_ranked(world: Rank
     world.claims(allocated(1, holding("a", "gpu-0", 10)))
     assert world.rank(1) is None
     assert world.rank(2) is None
+
+
+def test_nothing_is_ranked_without_a_node_of_the_driver(
+    world: RankingWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.claims(open_claim(1, 10))
+    assert world.rank(1) is None
+    world.nodes(a=(40,))
+    assert world.best(1) == "a"
+    assert not caplog.records
 
 
 def test_nothing_is_ranked_before_the_books_are_filled(world: RankingWorld) -> None:
