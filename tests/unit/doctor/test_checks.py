@@ -726,6 +726,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("moved-devices", "warn", "default/a", on_cards(uuids=("GPU-a",), placement=((7, 4),))),
     ("moved-devices", "skip", "told by the nodes", {"nodes": FORBIDDEN}),
     ("memory-limits", "ok", "every device has the memory", pods(bound(request=LIMITED))),
+    (
+        "memory-limits",
+        "ok",
+        "every device has the memory",
+        pods(*[bound(request=Request(10, 1), placement=((0, 10),))] * 2),
+    ),
     ("memory-limits", "skip", "told by the nodes", {"nodes": FORBIDDEN}),
     (
         "memory-limits",
