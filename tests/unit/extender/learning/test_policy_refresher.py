@@ -181,7 +181,7 @@ def test_a_namespace_counts_by_the_units_that_its_percentages_are_charged(
 ) -> None:
     whole = Request(1, 1, percents=with_share(0, 100))
     for space, request in (("a", whole), ("b", Request(1, 1))):
-        pod = ObservedPod(PodRef(space, "p", space), request, "a", ((space == "b", 1),))
+        pod = ObservedPod(PodRef(space, "p", space), request, "a", ((int(space == "b"), 1),))
         managed.ledger.pod_changed(pod)
         new = [(LearnedPod(space, request), False)] * 30
         learning.changed(managed, Changes(new=new), False)
