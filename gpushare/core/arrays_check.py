@@ -113,7 +113,8 @@ def _sum_up(
 
 def _kind(request: Request, largest: int) -> int:
     """Return the column of `Snapshot.kinds`. largest: units of the largest device of the node."""
-    shares = request.devices == 1 and request.units < largest
+    units = charged_units(request.units, request.percents, largest)
+    shares = request.devices == 1 and units < largest
     return 0 if shares else {1: 1, 2: 2, 3: 3, 4: 3}.get(request.devices, 4)
 
 

@@ -64,7 +64,8 @@ def pod_kind(request: Request, capacity: int) -> int:
 
     0: it shares a device; 1 to 4: it has 1, 2, 3 or 4, or more whole devices.
     """
-    if request.units < capacity and request.devices == 1:
+    is_part = request.units < capacity and memory_percent(request.percents) < SHARE.whole
+    if is_part and request.devices == 1:
         return 0
     return min((request.devices - 1).bit_length() + 1, KINDS - 1)
 

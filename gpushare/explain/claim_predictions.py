@@ -73,7 +73,9 @@ class ClaimPredictions:
     def values(self, names: NodeNames, books: Snapshot) -> Floats:
         """Return float64 (len(names),): the score of each node; -inf for one that ranks last."""
         rows = names.rows(books.row)
-        return np.where(rows >= 0, self._values[rows], -np.inf)
+        is_known, values = rows >= 0, np.full(len(rows), -np.inf)
+        values[is_known] = self._values[rows[is_known]]
+        return values
 
 
 def best_place(names: NodeNames, values: Floats, books: Snapshot) -> int | None:

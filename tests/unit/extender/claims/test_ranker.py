@@ -263,6 +263,16 @@ def test_a_pod_whose_claims_are_allocated_or_not_known_is_not_ranked(world: Rank
     assert world.rank(2) is None
 
 
+def test_nothing_is_ranked_without_a_node_of_the_driver(
+    world: RankingWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.claims(open_claim(1, 10))
+    assert world.rank(1) is None
+    world.nodes(a=(40,))
+    assert world.best(1) == "a"
+    assert not caplog.records
+
+
 def test_nothing_is_ranked_before_the_books_are_filled(world: RankingWorld) -> None:
     world.nodes(a=(40,))
     world.claims(open_claim(1, 10))

@@ -326,6 +326,29 @@ def test_who_loses_the_lead_in_a_round_stops_in_it() -> None:
     assert world.calls_in() == ["first", "fourth"]
 
 
+def test_who_loses_the_lead_sends_no_verdict_again() -> None:
+    world = World()
+    world.round()
+    for name in ("first", "second"):
+        world.comes(name, 1)
+    world.faults = [(False, CUT)] * 3
+    world.round()
+    world.loses_lead_after = 1
+    assert world.calls_in() == ["first"]
+
+
+def test_who_loses_the_lead_evicts_nobody() -> None:
+    world = World(["a"])
+    for name in ("large", "larger"):
+        world.comes(name, 20)
+    world.round()
+    for name in ("large", "larger"):
+        world.keep(name)
+    world.round()
+    world.loses_lead_after = 1
+    assert world.calls_in() == ["large"]
+
+
 def test_a_round_that_takes_long_goes_on_with_newer_books() -> None:
     world = World()
     for name in ("first", "second"):
