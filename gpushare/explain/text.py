@@ -34,8 +34,6 @@ _MOST_NAMES = 5
 _MOST_REQUESTS = 300
 """Characters of the requests of claims in a sentence."""
 
-_GATED = "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
-
 
 NO_UNIT = "units"
 """The unit of memory if no unit is known."""
@@ -85,6 +83,8 @@ def sentence(
         compute = _by_percents(explanation, unit)
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
         parts += [f"free now: {free}", *_fellows(explanation)]
+        if reader is None and Reason.MOST_SHARERS in explanation.reasons:
+            parts.append("free devices have the most pods that their node allows")
     if not explanation.fit or reader is None:
         parts.append(verdict_sentence(explanation, unit, reader))
     return "; ".join(parts)
@@ -126,15 +126,13 @@ def verdict_text(
     return _most(judged, unit)
 
 
-def claims_sentence(requests: Iterable[str], reading: DeviceReading | None) -> str:
-    """Return why a pod with claims waits, by the devices, in one sentence.
-
-    requests: of its claims without devices, in words. reading: None: all its claims have devices.
-    """
+def claims_sentence(pod: PodExplanation) -> str:
+    """Return why a pending pod with claims waits, by the devices, in one sentence."""
+    reading = pod.reading
     if reading is None:
         return "its claims have devices"
-    requested = _some(dict.fromkeys(requests)) if requests else ""
-    parts = [f"asks for {requested}"[:_MOST_REQUESTS]] if requested else []
+    requests = dict.fromkeys(text for claim in pod.claims for text in claim.requests)
+    parts = [f"asks for {_some(requests)}"[:_MOST_REQUESTS]] if requests else []
     if reading.detail:
         return "; ".join([*parts, f"not judged: {reading.detail}"])
     return "; ".join(filter(None, [*parts, _claim_devices(reading), verdict_sentence(reading)]))
@@ -143,7 +141,8 @@ def claims_sentence(requests: Iterable[str], reading: DeviceReading | None) -> s
 def last_words(view: SchedulerView) -> str:
     """Return the last words of a scheduler about a pod that asks by claims."""
     if view.gates:
-        return _GATED
+        gates = f"scheduling gates hold the pod back: {_some(view.gates)}"
+        return f"{gates}; no scheduler looks at it until they are removed"
     if view.message:  # the condition has the reason
         return f"{view.name} says: {view.message}"
     return f"{view.name} has said nothing yet"

@@ -15,6 +15,15 @@ from msgspec import Raw, Struct
 from gpushare.wire.codec import Codec
 from gpushare.wire.quantity import Quantity
 
+_MOST_NAME = 80
+"""The most characters of a scheduling gate's name."""
+
+
+class _SchedulingGate(Struct, gc=False):
+    """PodSchedulingGate."""
+
+    name: str | None = None
+
 
 class Owner(Struct, gc=False, rename="camel"):
     """OwnerReference."""
@@ -440,6 +449,18 @@ BUDGETS: Codec[PodDisruptionBudget] = Codec(PodDisruptionBudget)
 POD_GROUPS: Codec[PodGroup] = Codec(PodGroup)
 LEADER_WORKER_SETS: Codec[LeaderWorkerSet] = Codec(LeaderWorkerSet)
 JOB_SETS: Codec[JobSet] = Codec(JobSet)
+
+
+def gate_names(spec: PodSpec) -> tuple[str, ...]:
+    """Return the names of the scheduling gates, cut; "?" for one without a name."""
+    return tuple(_gate_name(gate) for gate in spec.scheduling_gates or ())
+
+
+def _gate_name(gate: Raw) -> str:
+    try:
+        return (msgspec.json.decode(gate, type=_SchedulingGate).name or "?")[:_MOST_NAME]
+    except ValueError:  # also of msgspec, and of text that is no UTF-8
+        return "?"
 
 
 def seconds_of(timestamp: str | None) -> float:
