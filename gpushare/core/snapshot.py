@@ -64,7 +64,7 @@ def pod_kind(request: Request, capacity: int) -> int:
 
     0: it shares a device; 1 to 4: it has 1, 2, 3 or 4, or more whole devices.
     """
-    is_part = request.units < capacity and memory_percent(request.percents) < SHARE.whole
+    is_part = charged_units(request.units, request.percents, capacity) < capacity
     if is_part and request.devices == 1:
         return 0
     return min((request.devices - 1).bit_length() + 1, KINDS - 1)

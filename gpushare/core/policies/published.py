@@ -75,8 +75,9 @@ class Clustering(_AsItIs):
         if not request.devices:
             return np.zeros(free.shape)
         kinds = snapshot.kinds[rows]
-        share, whole = (pod_kind(request, capacity) for capacity in (request.units + 1, 1))
-        kind = np.where(request.units < shapes.capacity[rows], share, whole)
+        whole = pod_kind(request, 1)
+        is_part = (request.devices == 1) & (request.units < shapes.capacity[rows])
+        kind = np.where(is_part, 0, whole)
         pods_of_kind = np.take_along_axis(kinds, kind[:, None], axis=1)[:, 0]
         has_other_kinds = kinds.sum(axis=1) > pods_of_kind
         base = np.select(
