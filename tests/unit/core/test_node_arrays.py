@@ -58,10 +58,11 @@ def test_what_came_and_went_in_any_order_leaves_no_trace(
     assert differing_nodes(tally.sums(), NODES[::-1], remaining_charges) == []
 
 
-def test_a_pod_counted_as_of_another_kind_is_found() -> None:
+def test_two_pods_counted_as_one_are_found() -> None:
     tally = _tally(*NODES)
-    tally.add(Charge("a", Request(16, 1), ((0, 16),)))
-    assert differing_nodes(tally.sums(), NODES, [Charge("a", Request(8, 1), ((0, 16),))]) == ["a"]
+    tally.add(Charge("a", Request(8, 2), ((0, 8), (1, 8))))
+    two = [Charge("a", Request(8, 1), ((device, 8),)) for device in (0, 1)]
+    assert differing_nodes(tally.sums(), NODES, two) == ["a"]
 
 
 def test_a_pod_counted_as_of_another_workload_or_device_is_found() -> None:

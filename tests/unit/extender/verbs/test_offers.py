@@ -560,7 +560,7 @@ def assert_same(mine: Snapshot, anew: Snapshot, ranking: Ranking) -> None:
         "used",
         "cores_used",
         "cores_free",
-        "kinds",
+        "gpu_pods",
         "cpu_free",
         "memory_free",
         "open",
