@@ -5,7 +5,7 @@ no key is removed or changes its meaning. Every key is always there; unknown val
 of compute are there if a pod has or requests compute; `claims` if the cluster has the device class
 of claims.
 
-Tested in `tests/contract/test_golden_inspect.py` and `tests/unit/cli/test_inspect_parts.py`.
+Tested in `tests/unit/cli/test_documents.py` and `tests/unit/cli/test_inspect_parts.py`.
 """
 
 import json

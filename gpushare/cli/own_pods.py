@@ -13,6 +13,7 @@ from gpushare.cli.options import Options
 from gpushare.cli.report import Report
 from gpushare.cli.rights import lacks, without_cluster
 from gpushare.cli.tables import Style, align, as_tables, device_kind
+from gpushare.core.amounts import memory_percent
 from gpushare.errors import ApiError
 from gpushare.wire.printable import printable
 
@@ -62,11 +63,12 @@ def _table(report: Report, pods: list[PodFacts], *, headers: bool) -> str:
     rows = [
         (
             *map(printable, (pod.ref.name, pod.ref.namespace, pod.node)),
-            str(pod.request.total),
+            f"{share * pod.request.devices}%" if share else str(pod.request.total),
             ",".join(f"{device}({units})" for device, units in pod.shares) or "-",
             printable(pod.phase) or "-",
         )
         for pod in pods
+        for share in (memory_percent(pod.request.percents),)
     ]
     return align([head, *rows] if headers else rows)
 

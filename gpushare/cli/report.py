@@ -262,12 +262,10 @@ def _node_line(
     for pod in sorted(pods, key=_name_of):
         shares, largest_cores = _shares(pod, node), 0
         units = pod.request.total
-        for (index, charged), (_, limit) in zip(
-            pod.request.charges_on(shares, capacity),
-            pod.request.limits_on(shares, capacity),
-            strict=True,
-        ):
-            above[index] += (limit - charged) * scale
+        if pod.request.memory_limit:
+            limits = pod.request.limits_on(shares, capacity)
+            for (index, charged), (_, limit) in zip(shares, limits, strict=True):
+                above[index] += (limit - charged) * scale
         if pod.request.percents and shares:
             on_devices = pod.request.percents_on(shares)
             for (index, _), percents in zip(shares, on_devices, strict=True):

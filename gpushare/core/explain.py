@@ -444,22 +444,28 @@ class _Search:
     def _by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
         """Return the remedy with the fewest pods on these nodes.
 
-        Remedies whose pods are all ending already come first. with_closed: closed devices may
-        return too.
+        Remedies whose pods are all ending already come first, and those with pods of the same
+        workload last: their controller replaces them. with_closed: closed devices may return too.
         """
         missing = self._missing(rows, with_closed=with_closed)
         order = np.lexsort((self._snapshot.order[rows], missing))
         nearest = rows[order[missing[order] < decide.NO_ROOM][:_MAX_NODES]]
-        candidates: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
+        candidates: list[tuple[tuple[bool, bool, bool, int], int, NodeBooks, Remedy]] = []
+        apart = self._request.apart
         for place, row in enumerate(nearest.tolist()):
             books = self._entries_of(self._snapshot.names[row])
             remedy = books and self._ends_on(books, row, with_closed=with_closed)
             if books and remedy:
                 ends_anyway = all(entry.ends_soon(self._now) for entry in remedy.ends)
-                pods = len(remedy.ends) + len(remedy.serves)
-                candidates.append(
-                    ((not ends_anyway, bool(remedy.lacks), pods), place, books, remedy)
+                has_fellows = apart is not None and any(
+                    entry.request.apart and entry.request.apart.workload == apart.workload
+                    for entry in remedy.ends
                 )
+                cost = (
+                    *(not ends_anyway, has_fellows, bool(remedy.lacks)),
+                    len(remedy.ends) + len(remedy.serves),
+                )
+                candidates.append((cost, place, books, remedy))
         trimmed = (
             self._trimmed(books, remedy)
             for *_, books, remedy in sorted(candidates, key=lambda candidate: candidate[:2])

@@ -236,6 +236,7 @@ def _pod(message: pb.Pod) -> Pod:
         ),
         PodSpec(
             node_name=message.spec.node_name,
+            node_selector=dict(message.spec.node_selector),
             containers=[_container(container) for container in message.spec.containers],
             init_containers=[_container(container) for container in message.spec.init_containers],
         ),

@@ -6,7 +6,7 @@ facts go on.
 Tested in `tests/unit/doctor/test_checks.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpushare.core.model import NodeSpec, Request, Shares
@@ -16,6 +16,8 @@ from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.device_list import DeviceList
 from gpushare.wire.inventory import Inventory
 from gpushare.wire.scheduler.config import SchedulerConfig
+
+_OK = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class ListedNode:
     """Whether the extender keeps the node from scale-down."""
     device_list: DeviceList | None = None
     """The device plug-in's way to hand devices over; None if unknown."""
+    misnamed: str = ""
+    """A label or annotation that is meant as the label MAX_SHARERS and has no effect, or ""."""
     gpu_operator: bool = False
     """Whether NVIDIA's GPU operator is told to run its own device plug-in there."""
 
@@ -371,6 +375,18 @@ class Facts:
     def samples(self) -> Mapping[str, float]:
         """The extender's metrics; empty if unknown."""
         return self.extender.samples if isinstance(self.extender, ExtenderAnswers) else {}
+
+    @property
+    def leader(self) -> ExtenderAnswers | None:
+        """The answers of an extender that leads and is ready; None if unknown."""
+        answers = self.extender
+        return answers if isinstance(answers, ExtenderAnswers) and answers.ready == _OK else None
+
+    def lacked(self, rights: Iterable[Right]) -> list[Right]:
+        """Return the rights that the extender's account is known to lack."""
+        if not self.own_account or isinstance(self.rights, Unread):
+            return []
+        return [right for right in rights if not self.rights.get(right)]
 
     @property
     def now_there(self) -> float:

@@ -17,8 +17,9 @@ from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import SCALE_DOWN_GUARD, Names
 from gpushare.wire.demands import node_state
 from gpushare.wire.device_list import DEVICE_LIST, DeviceList, decode_device_list
-from gpushare.wire.inventory import UNHEALTHY_KEY, decode_inventory, decode_unhealthy
+from gpushare.wire.inventory import MAX_SHARERS, UNHEALTHY_KEY, decode_inventory, decode_unhealthy
 from gpushare.wire.kueue import CONTROLLER
+from gpushare.wire.near_misses import nearest
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
 from gpushare.wire.placeholders import HOSTNAME, SCHEDULER
@@ -66,7 +67,8 @@ def read_node(node: Fields, names: Names, unit: str) -> facts.ListedNode:
     labels = mapping(metadata.get("labels"))
     labelled, leads = labels.get("gpushare") == "true", any(role in labels for role in _ROLES)
     capacity, allocatable = mapping(status.get("capacity")), mapping(status.get("allocatable"))
-    text = mapping(metadata.get("annotations")).get(names.inventory)
+    notes = mapping(metadata.get("annotations"))
+    text = notes.get(names.inventory)
     inventory, broken = None, ""
     if isinstance(text, str):
         try:
@@ -84,12 +86,15 @@ def read_node(node: Fields, names: Names, unit: str) -> facts.ListedNode:
     whole = tuple(
         resource for resource in capacity if is_whole(resource) and _units(capacity[resource])
     )
+    misnamed = [f"label {key}" for key in labels if nearest(key, (MAX_SHARERS,))]
+    misnamed += [f"annotation {key}" for key in notes if key == MAX_SHARERS]
     return facts.ListedNode(
         *(name, spec, total, usable, inventory, broken, labelled, state, whole, leads),
         cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
-        is_kept=SCALE_DOWN_GUARD in mapping(metadata.get("annotations")),
+        is_kept=SCALE_DOWN_GUARD in notes,
+        misnamed=misnamed[0] if misnamed else "",
         gpu_operator=labels.get(_OPERATOR_LABEL) == "true",
-        device_list=_device_list(mapping(metadata.get("annotations")).get(DEVICE_LIST)),
+        device_list=_device_list(notes.get(DEVICE_LIST)),
     )
 
 

@@ -14,7 +14,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, takewhile
 from types import MappingProxyType
 
 from gpushare.core.claims.model import (
@@ -89,8 +89,8 @@ class ClaimBooks:
         self.version = 0
         """A number that grows with each change of the books."""
         self.versions: dict[str, int] = {}
-        """By modelled node, a number that changes with the devices and with what claims hold; only
-        to be read."""
+        """By modelled node, a number that changes with the devices and with what claims hold, the
+        last changed node last; only to be read."""
         self._nodes_of: dict[DeviceKey, tuple[str, ...]] = {}
         # By node: several nodes can use a device that is attached by a network.
         self._cards: dict[DeviceKey, dict[str, ClaimCard]] = defaultdict(dict)
@@ -189,11 +189,20 @@ class ClaimBooks:
     def touch(self, node: str) -> None:
         """Give a modelled node another version."""
         with self._changed:
-            if node in self.versions:
+            if self.versions.pop(node, None) is not None:
                 self.version += 1
                 self.versions[node] = self.version
 
     # -- queries --------------------------------------------------------------------------------
+
+    def changed_since(self, version: int) -> tuple[int, list[str]]:
+        """Return the version of the books, and the modelled nodes that changed after an earlier
+        one.
+        """
+        with self._changed:
+            versions = self.versions
+            changed_nodes = takewhile(lambda node: versions[node] > version, reversed(versions))
+            return self.version, list(changed_nodes)
 
     def named(self, namespace: str, name: str) -> ClaimRecord | None:
         """Return the claim of that name, as last shown."""
@@ -369,9 +378,9 @@ class ClaimBooks:
                 )
                 self._nodes[node] = after
             self.version += 1
-            self.versions[node] = self.version
-            if after is None:
-                del self.versions[node]
+            self.versions.pop(node, None)
+            if after is not None:
+                self.versions[node] = self.version
             keys_before = [device.key for device in before.counted_devices()] if before else []
             keys_after = [device.key for device in after.counted_devices()] if after else []
             for key in keys_before:
@@ -448,12 +457,13 @@ class ClaimBooks:
             for card in self._cards.get(holding.key, {}).values():
                 if units := self.units_of(holding, card):
                     by_node[card.node][card.index] += units
-        charged_nodes = frozenset(by_node)
-        for node in self._charged.pop(uid, frozenset()) - charged_nodes:
+        # Also where the claim stays: the ledger keeps the first charge of a pod, and the allocation
+        # of a claim may change.
+        for node in self._charged.pop(uid, frozenset()):
             self.ledger.pod_gone(f"{uid}/{node}")
-        if claim is None or not charged_nodes:
+        if claim is None or not by_node:
             return
-        self._charged[uid] = charged_nodes
+        self._charged[uid] = frozenset(by_node)
         for node, units_by_index in by_node.items():
             cards = self._on_node[node]
             # Whatever the claim says, a claim has the whole card at most.
@@ -470,8 +480,6 @@ class ClaimBooks:
                 running=True,
                 uuids=tuple(cards[index].uuid for index, _ in shares),
             )
-            # The ledger keeps a pod on the first node; an allocation of a claim may change.
-            self.ledger.pod_gone(pod.ref.uid)
             self.ledger.pod_changed(pod)
 
     def units_of(self, holding: Holding, card: ClaimCard) -> int:

@@ -5,6 +5,7 @@ Tested in `tests/unit/explain/test_claim_placer.py`.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -61,7 +62,14 @@ def values_of(
             by_units[units].append((at, row, index))
     for units, cells in by_units.items():
         at, rows, indices = np.array(cells, dtype=np.intp).T
-        scores = scorer.score_devices(snapshot, rows, Request().part(units))
-        np.add.at(values, at, scores[np.arange(len(rows)), indices])
+        scores = scorer.score_devices(snapshot, rows, _part(units))
+        of_cells = scores[np.arange(len(rows)), indices]
+        values += np.bincount(at, of_cells, minlength=len(values))
     values[np.isnan(values)] = -np.inf
     return [float(value) for value in values]
+
+
+@lru_cache(maxsize=1 << 10)
+def _part(units: int) -> Request:
+    """Return a request for so many units of one card."""
+    return Request().part(units)

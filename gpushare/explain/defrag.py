@@ -188,6 +188,8 @@ class PodMove:
     shares: Shares
     lost: float | None
     """Lost seconds of work; None if unknown."""
+    units: int
+    """The charged units on all devices, before the move."""
     gpu_hours: float
     """The lost work in hours of a whole device."""
     owner: str
@@ -235,7 +237,7 @@ class DefragAnswer:
         """The cost of the moves: lost seconds times units; None if unknown."""
         if any(move.lost is None for move in self.moves):
             return None
-        return sum(move.entry.request.total * (move.lost or 0.0) for move in self.moves)
+        return sum(move.units * (move.lost or 0.0) for move in self.moves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +298,8 @@ def find_moves(
         placement = books.placement(entry)
         rule_of[uid] = verdict.rule or above or (None if placement else Rule.DEVICES)
         if rule_of[uid] is None and placement is not None:
-            cost = entry.request.total * (verdict.lost or 0.0)
+            capacity = view.capacity[placement.row].tolist()
+            cost = entry.units(capacity) * (verdict.lost or 0.0)
             demanded = demands.get(uid, NO_DEMANDS)
             movers[uid] = MovablePod(f"{entry.ref} {uid}", placement, cost, demanded)
     planner = Planner(cluster, movers.values(), books.host)
@@ -331,13 +334,14 @@ def _move(
     entry: Entry, to: Placement, verdict: MoveVerdict, snapshot: Snapshot, names: tuple[str, ...]
 ) -> PodMove:
     lost_seconds, capacity = verdict.lost, snapshot.capacity[snapshot.row[entry.node]].tolist()
-    cards = sum(units / capacity[device] for device, units in entry.placement or ())
+    cards = sum(units / capacity[device] for device, units in entry.charges(capacity))
     hours = cards * (lost_seconds or 0.0) / 3600
     return PodMove(
         entry=entry,
         node=names[to.row],
         shares=to.shares,
         lost=lost_seconds,
+        units=entry.units(capacity),
         gpu_hours=hours,
         owner=verdict.owner,
         disruptions=verdict.disruptions,

@@ -47,7 +47,7 @@ def document(pod: PodExplanation) -> dict[str, Any]:
             "name": view.name,
             "served": pod.served,
             "asked": pod.was_called,
-            "gated": view.gates,
+            "gated": bool(view.gates),
             "message": view.message,
             "nodes": view.nodes or None,
             "removed": [

@@ -4,7 +4,7 @@ The extender explains by its own books, the command line by books that it fills 
 is changed; no I/O.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -267,15 +267,17 @@ class PodExplanation:
 
 def explain_pod(
     pod: Pod,
-    sources: Sequence[ExplainSource],
+    sources: Sequence[_Source],
     unit: str,
     *,
     served: bool | None = None,
     was_called: bool | None = None,
     now: float = 0.0,
+    offer: Callable[[_Source, Request], Snapshot] = lambda source, _: source.ledger.snapshot(),
 ) -> PodExplanation:
-    """Return the explanation of the pod. now: seconds since the epoch.
+    """Return the explanation of the pod.
 
+    now: seconds since the epoch. offer: returns the room for a pending pod with this request.
     Raises MessageError for a pod that asks for none of the resources.
     """
     ref, view = pod_ref(pod), scheduler_view(pod)
@@ -314,7 +316,8 @@ def explain_pod(
         return answer
     if node:
         return replace(answer, state="bound", node=node, detail=_NOT_IN_BOOKS)
-    explanation = explanation_of(books, request, demands_of(pod), now)
+    room = offer(books, request)
+    explanation = explanation_of(books, request, demands_of(pod), now, snapshot=room)
     return replace(
         answer,
         state="pending",

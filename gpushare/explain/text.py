@@ -34,8 +34,6 @@ _MOST_NAMES = 5
 _MOST_REQUESTS = 300
 """Characters of the requests of claims in a sentence."""
 
-_GATED = "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
-
 
 NO_UNIT = "units"
 """The unit of memory if no unit is known."""
@@ -85,6 +83,8 @@ def sentence(
         compute = _by_percents(explanation, unit)
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
         parts += [f"free now: {free}", *_fellows(explanation)]
+        if reader is None and Reason.MOST_SHARERS in explanation.reasons:
+            parts.append("free devices have the most pods that their node allows")
     if not explanation.fit or reader is None:
         parts.append(verdict_sentence(explanation, unit, reader))
     return "; ".join(parts)
@@ -143,7 +143,8 @@ def claims_sentence(requests: Iterable[str], reading: DeviceReading | None) -> s
 def last_words(view: SchedulerView) -> str:
     """Return the last words of a scheduler about a pod that asks by claims."""
     if view.gates:
-        return _GATED
+        gates = f"scheduling gates hold the pod back: {_some(view.gates)}"
+        return f"{gates}; no scheduler looks at it until they are removed"
     if view.message:  # the condition has the reason
         return f"{view.name} says: {view.message}"
     return f"{view.name} has said nothing yet"

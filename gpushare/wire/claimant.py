@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpushare.core.model import PodRef, Request
 from gpushare.wire.groups import NO_GROUP, Group, group_of
 from gpushare.wire.objects import Metadata, Pod, PodSpec, controller_of, seconds_of
-from gpushare.wire.pods import has_ended, pod_ref, priority_of
+from gpushare.wire.pods import has_ended, most_seconds, pod_ref, priority_of
 
 
 def may_wait(pod: Pod) -> bool:
@@ -46,7 +46,7 @@ class Claimant:
     created: float = 0.0
     """Seconds since the epoch, 0 if unknown."""
     deadline: int = 0
-    """The pod's activeDeadlineSeconds; 0: none."""
+    """The most seconds that the pod runs; 0: no limit."""
 
 
 def claimant(pod: Pod, request: Request) -> Claimant:
@@ -60,5 +60,5 @@ def claimant(pod: Pod, request: Request) -> Claimant:
         waits=may_wait(pod),
         owner=(owner and owner.uid) or "",
         created=seconds_of(metadata.creation_timestamp),
-        deadline=spec.active_deadline_seconds or 0,
+        deadline=most_seconds(spec),
     )

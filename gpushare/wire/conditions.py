@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.core.model import Reason
-from gpushare.wire.objects import Pod
+from gpushare.wire.objects import Pod, gate_names
 from gpushare.wire.pods import scheduler_of
 
 _COUNTED = re.compile(r"0/(\d+) nodes are available: (.*?)(?:\.(?: .*)?)?", re.DOTALL)
@@ -25,8 +25,8 @@ class SchedulerView:
 
     name: str
     """The schedulerName."""
-    gates: bool = False
-    """The pod is held back by scheduling gates."""
+    gates: tuple[str, ...] = ()
+    """Names of the scheduling gates that hold the pod back, cut."""
     message: str | None = None
     """Of the condition PodScheduled while that is False, cut; None without such a condition."""
     nodes: int = 0
@@ -44,7 +44,7 @@ class SchedulerView:
 
 def scheduler_view(pod: Pod) -> SchedulerView:
     """Return the pod's scheduler, and that scheduler's last message about the pod."""
-    gates = bool(pod.spec and pod.spec.scheduling_gates)
+    gates = gate_names(pod.spec) if pod.spec else ()
     name = scheduler_of(pod)
     for condition in (pod.status and pod.status.conditions) or ():
         if (condition.type, condition.status) == ("PodScheduled", "False"):

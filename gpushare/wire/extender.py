@@ -168,7 +168,19 @@ class NameLists:
         self._lists: tuple[tuple[bytes, NodeNames], ...] = ()
         self.known: KnownNames | None = None
         self.last_pod: tuple[bytes, ClaimsPod, PodRef] | None = None
-        """The pod of the last filter, with the JSON: the next prioritize has the same pod."""
+        """The pod of the last call, with the JSON: the next prioritize has the same pod."""
+
+    def pod(self, text: bytes) -> tuple[bytes, ClaimsPod, PodRef]:
+        """Return the JSON of a pod, the pod and its name. Raises MessageError, or msgspec's errors.
+
+        The same pod in a row is the same object.
+        """
+        last = self.last_pod
+        if last is None or last[0] != text:
+            usual_pod = _USUAL_POD.decode(text)
+            last = text, usual_pod, pod_ref(usual_pod)
+            self.last_pod = last if len(text) <= MAX_POD_TEXT else None
+        return last
 
     def decode(self, text: bytes) -> NodeNames:
         """Return the names of a JSON list. Raises MessageError, or msgspec's errors."""
@@ -232,16 +244,12 @@ def checked_length(name: str, path: str) -> str:
 def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
     """Return the filter (or prioritize) request in a body. Raises MessageError.
 
-    lists: the cache of lists of names. The same pod in a row is the same object.
+    lists: the cache of lists of names, and of the last pod.
     """
     lists = lists or NameLists()
     try:
         usual = _USUAL.decode(body)
-        text, last = bytes(usual.pod), lists.last_pod
-        if last is None or last[0] != text:
-            usual_pod = _USUAL_POD.decode(text)
-            last = text, usual_pod, pod_ref(usual_pod)
-            lists.last_pod = last if len(text) <= MAX_POD_TEXT else None
+        last = lists.pod(bytes(usual.pod))
         node_names = lists.decode(bytes(usual.node_names))
         return FilterArgs(last[1], node_names, last[2], is_cached=last is lists.last_pod)
     except (msgspec.MsgspecError, ValueError, RecursionError, MessageError):
@@ -262,14 +270,14 @@ def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
     return FilterArgs(pod, unique, ref, dict(zip(names, items, strict=True)))
 
 
-def decode_pod(body: bytes) -> tuple[ClaimsPod, bytes] | None:
+def decode_pod(body: bytes, lists: NameLists) -> tuple[ClaimsPod, bytes] | None:
     """Return the pod of a filter request and the received JSON of NodeNames; None for a body that
-    only `decode_filter` can read.
+    only `decode_filter` can read, which then has the pod in `lists`.
     """
     try:
         usual = _USUAL.decode(body)
-        return _USUAL_POD.decode(usual.pod), bytes(usual.node_names)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return lists.pod(bytes(usual.pod))[1], bytes(usual.node_names)
+    except (msgspec.MsgspecError, ValueError, RecursionError, MessageError):
         return None
 
 

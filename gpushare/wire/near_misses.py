@@ -38,7 +38,7 @@ def near_miss(
         f"{name} is none of gpushare's resources: {probable} is probably meant"
         for name in sorted(resources)
         if name not in other_resources and name != names.count
-        if (probable := _nearest(name, candidates))
+        if (probable := nearest(name, candidates))
     ]
     return "; ".join([*texts, *_annotations(annotations, names)])
 
@@ -62,7 +62,7 @@ def _annotations(annotations: Collection[str], names: Names) -> Iterator[str]:
         domain, _, own_name = name.partition("/")
         if name in wanted or name.startswith(written) or own_name.startswith(_WRITTEN):
             continue
-        probable = _nearest(name, wanted)
+        probable = nearest(name, wanted)
         if probable:
             yield f"annotation {name} has no effect: {probable} is probably meant"
         elif domain == _OWN_DOMAIN:
@@ -70,7 +70,7 @@ def _annotations(annotations: Collection[str], names: Names) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1024)
-def _nearest(name: str, candidates: tuple[str, ...]) -> str:
+def nearest(name: str, candidates: tuple[str, ...]) -> str:
     """Return the candidate that is probably meant by another name; "" if none is."""
     domain, slash, own_name = name.partition("/")
     if not slash or name in candidates:

@@ -15,6 +15,9 @@ from msgspec import Raw, Struct
 from gpushare.wire.codec import Codec
 from gpushare.wire.quantity import Quantity
 
+_MOST_NAME = 80
+"""The most characters of a scheduling gate's name."""
+
 
 class Owner(Struct, gc=False, rename="camel"):
     """OwnerReference."""
@@ -146,6 +149,7 @@ class PodSpec(Struct, gc=False, rename="camel"):
     tolerations: list[Toleration] | None = None
     scheduling_gates: list[Raw] | None = None
     active_deadline_seconds: int | None = None
+    termination_grace_period_seconds: int | None = None
     scheduling_group: SchedulingGroup | None = None
     volumes: list[Volume] | None = None
     resource_claims: list[Present] | None = None
@@ -439,6 +443,13 @@ BUDGETS: Codec[PodDisruptionBudget] = Codec(PodDisruptionBudget)
 POD_GROUPS: Codec[PodGroup] = Codec(PodGroup)
 LEADER_WORKER_SETS: Codec[LeaderWorkerSet] = Codec(LeaderWorkerSet)
 JOB_SETS: Codec[JobSet] = Codec(JobSet)
+
+
+def gate_names(spec: PodSpec) -> tuple[str, ...]:
+    """Return the names of the scheduling gates, cut; "?" for one without a name."""
+    gates = (msgspec.json.decode(gate) for gate in spec.scheduling_gates or ())
+    names = (gate.get("name") if isinstance(gate, dict) else None for gate in gates)
+    return tuple(str(name or "?")[:_MOST_NAME] for name in names)
 
 
 def seconds_of(timestamp: str | None) -> float:

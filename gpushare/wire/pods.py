@@ -440,10 +440,17 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 def _ends_by(pod: Pod) -> float:
     """Return when the pod must be gone, in seconds since the epoch; 0 if nothing ends the pod."""
     metadata, spec, status = pod.metadata or Metadata(), pod.spec or PodSpec(), pod.status
-    if metadata.deletion_timestamp or not spec.active_deadline_seconds:
+    most = most_seconds(spec)
+    if metadata.deletion_timestamp or not most:
         return seconds_of(metadata.deletion_timestamp)
     started = seconds_of(status.start_time if status is not None else None)
-    return started + spec.active_deadline_seconds if started else 0.0
+    return started + most if started else 0.0
+
+
+def most_seconds(spec: PodSpec) -> int:
+    """Return how long the pod runs at most: its deadline, and its grace after that; 0: no limit."""
+    deadline = spec.active_deadline_seconds or 0
+    return deadline and deadline + (spec.termination_grace_period_seconds or 0)
 
 
 def has_ended(pod: Pod) -> bool:

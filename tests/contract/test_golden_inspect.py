@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cli.documents import dumped, report_document
 from gpushare.cli.facts import read_node
 from gpushare.cli.lister import Observed, Scope
 from gpushare.cli.report import NodeLine, PodLine, Report, make_report
@@ -137,23 +135,6 @@ def test_the_output_is_the_recorded_one(case: str, command: str) -> None:
 def test_a_difference_is_one(case: str, command: str) -> None:
     """An entry that the original would print itself does not belong into the table."""
     assert (GOLDEN / case / f"{command}.txt").read_text() != DIFFERENT[case, command][0]
-
-
-def test_the_documented_document_is_the_one_printed() -> None:
-    """The example of docs/inspect.md is the recorded cluster; uids and phases are made up there."""
-    page = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
-    text = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
-    objects = cluster("one-node")
-    report = report_of(objects["nodes"]["items"], objects["pods"]["items"])
-    printed = yaml.safe_load(dumped(report_document(report), "yaml"))
-    assert printed.pop("unitFrom") == "guess"
-    assert text.pop("unitFrom") == "inventory"
-    for document in (printed, text):
-        for pod in document["nodes"][0]["pods"]:
-            assert pod.pop("uid")
-            assert pod.pop("phase") in ("Pending", "Running")
-    assert text == printed
-    assert list(text["nodes"][0]) == list(printed["nodes"][0])
 
 
 def books_of(nodes: list[Any], pods: list[Any]) -> Ledger:

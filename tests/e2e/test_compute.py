@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.core.model import Reason
-from gpushare.wire.annotations import ALIYUN
+from gpushare.core.model import Allocation, Reason, Request
+from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.device_request import LIMITS_LABEL, MEMORY_LIMIT
 from gpushare.wire.inventory import MAX_SHARERS
 from tests.contract.apiserver.client import Json
@@ -17,7 +17,7 @@ from tests.e2e.cluster import Cluster, pod
 from tests.e2e.conftest import MakeCluster, MakeWorld
 from tests.e2e.objects import CORES, NODES, PODS
 from tests.e2e.plane import ADMIN
-from tests.e2e.plugins import DEVICES, Ours, OursByDriver, OursByHamiCore, OursByMps
+from tests.e2e.plugins import DEVICES, UNITS, Ours, OursByDriver, OursByHamiCore, OursByMps
 from tests.e2e.processes import until
 
 pytestmark = pytest.mark.timeout(400)
@@ -109,11 +109,20 @@ def test_a_pod_may_use_its_limit_where_nodes_hold_it(
     )
     objects.refusal(careless, f'write {LIMITS_LABEL}: "true" into the nodeSelector')
     objects.refusal(labelled, "didn't match Pod's node affinity/selector")
+    # A pod that comes past kube-scheduler with a placement is refused by the kubelet.
+    stray_body = limited_pod(nodeSelector=label, nodeName=cluster.node.name)
+    allocation, request = Allocation("", (0,), (4,)), Request(4, 1, containers=((0, 4),))
+    stray_body["metadata"]["annotations"] |= encode(allocation, request, UNITS, "1", ALIYUN)
+    cluster.burst([stray_body])
+    until(lambda: not cluster.running() and bool(cluster.refused()), cluster.told)
+    (stray,) = cluster.refused()
+    # Of the isolation where there is none, of the node selector elsewhere.
+    assert ("NodeAffinity" in stray) == (kind is not Ours)
     cluster.kill([careless["metadata"]["uid"]])
     cluster.world.api.patch(f"{NODES}/{cluster.node.name}", {"metadata": {"labels": label}})
     cluster.settled()
     if kind is Ours:
-        (refused_pod,) = cluster.refused()
+        (refused_pod,) = set(cluster.refused()) - {stray}
         assert f"its annotation {MEMORY_LIMIT} needs a node that limits memory" in refused_pod
         return
     (created,) = cluster.node.created()

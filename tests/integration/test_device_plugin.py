@@ -17,6 +17,7 @@ from gpushare.device_plugin.cards import NVIDIA_IDS, ORIGINAL_IDS, device_id, fo
 from gpushare.device_plugin.kubelet import CHECKPOINT
 from gpushare.device_plugin.registration import ORIGINAL
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.device_request import LIMITS_LABEL, MEMORY_LIMIT
 from gpushare.wire.inventory import decode_inventory
 from gpushare_localcluster.api.resources import EVENTS
 from gpushare_localcluster.devices.admission import AdmissionError
@@ -271,8 +272,10 @@ def test_pods_that_are_known_are_served_while_the_api_server_is_away(
 def test_a_kubelet_with_the_pods_api_needs_no_api_server(
     make_node: MakeNode, cluster: Cluster
 ) -> None:
-    node = make_node(*BY_KUBELET)
+    node = make_node(*BY_KUBELET, "--isolation", "driver")
     pods = [node.pod(2, devices=[index]) for index in range(4)]
+    pods[0]["metadata"]["annotations"][MEMORY_LIMIT] = "3"
+    pods[0]["spec"]["nodeSelector"] = {LIMITS_LABEL: "true"}
     cluster.stop()
     try:
         node.kubelet.start()
@@ -281,6 +284,8 @@ def test_a_kubelet_with_the_pods_api_needs_no_api_server(
         for pod in reversed(pods):
             node.kubelet.add(pod)
         check_right(node, *pods)
+        envs = [node.kubelet.start_container(pod["metadata"]["uid"], "c0") for pod in pods[:2]]
+        assert [item["NVIDIA_GPU_MEMORY_LIMIT"] for item in envs] == ["3072", "2048"]
     finally:
         cluster.restart()
     poll(node.ready, "never ready")

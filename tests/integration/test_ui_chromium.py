@@ -287,6 +287,19 @@ def test_compute_has_a_thin_bar_below_the_memory_and_words(tab: Tab) -> None:
         assert len(set(tab.ask(tops))) == 1
 
 
+def test_limits_beyond_a_device_stand_below_it(tab: Tab) -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16, 16))
+    for name, device, limit in (("fits", 0, 16), ("over", 1, 10), ("more", 1, 10)):
+        request = Request(8, 1, memory_limit=limit)
+        world.ledger.pod_changed(pod(name, 8, "a", device)._replace(request=request))
+    with world.served() as url:
+        opened(tab, url)
+        labels = f"[...{ROWS}[0].querySelectorAll('.device span')].map((each) => each.textContent)"
+        assert tab.ask(labels) == ["8/16", "16/16, limits 20"]
+        assert tab.ask(SPOKEN.format(0)).endswith("device 1: 16 of 16, limits of 20 GiB together")
+
+
 def test_what_is_sought_is_found_in_nodes_pods_and_namespaces(tab: Tab) -> None:
     world = World()
     world.fill(50)

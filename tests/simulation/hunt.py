@@ -24,6 +24,7 @@ from tests.simulation.mutants import (
     nodes,
     preempting,
     serving,
+    shares,
     tenants,
     watching,
 )
@@ -32,7 +33,7 @@ from tests.simulation.story import of_seed, tell
 
 HALLS = (
     *(answers, apart, auditing, binding, cards, compute, costs, input, leading),
-    *(limits, moving, nodes, preempting, serving, tenants, watching),
+    *(limits, moving, nodes, preempting, serving, shares, tenants, watching),
 )
 """Each module registers its mutants at import."""
 

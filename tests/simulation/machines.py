@@ -7,6 +7,7 @@ counts, at once or some time later, and may for a while say less than there is.
 
 import json
 from dataclasses import dataclass, field, replace
+from random import Random
 
 from gpushare_localcluster.api.deletion import DeleteOptions
 from gpushare_localcluster.api.objects import with_metadata
@@ -18,10 +19,12 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.replica import NAMESPACE as OURS
 from tests.simulation.server import Server
 from tests.simulation.truth import (
+    ANY_SHARERS,
     COUNT,
     INVENTORY,
     MAX_SIZES,
     RESOURCE,
+    SHARERS,
     UNHEALTHY,
     Cards,
     Json,
@@ -143,7 +146,8 @@ class Machines:
         ids = tuple(f"GPU-{LIAR}-{story}-{at}" for at in range(len(units)))
         tells = chance.pick(("uuids", "devices"))
         plugin = self.shapes[LIAR].plugin
-        cards = Cards(units, (True,) * len(units), False, plugin, ids, tells)
+        sharers = self.shapes[LIAR].sharers
+        cards = Cards(units, (True,) * len(units), False, plugin, ids, tells, sharers)
         # The plug-in's order stays, and the amount that the kubelet counts.
         text = self._write(LIAR, cards)
         self.unsaid.add(LIAR)
@@ -179,10 +183,12 @@ class Machines:
     def _write(self, name: str, cards: Cards) -> str:
         """Write these cards to the node's object."""
         body: Json = {"metadata": {"name": name}, **_node_body(cards)}
+        if cards.sharers < ANY_SHARERS:
+            body["metadata"]["labels"] = {SHARERS: str(cards.sharers)}
         inventory = _inventory(cards)
         cards = _as_advertised(cards)
         if cards.tells in ("uuids", "devices"):
-            body["metadata"] = {"name": name, "annotations": {INVENTORY: inventory}}
+            body["metadata"]["annotations"] = {INVENTORY: inventory}
         try:
             if name in self.kubelets.cards:
                 store = self.server.store
@@ -236,7 +242,7 @@ class Machines:
         size = dict(zip(whole.ids, whole.units, strict=True))
         units = tuple(size[card] for card in slots)
         healthy = (True,) * len(slots)
-        return Cards(units, healthy, False, reported.plugin, slots, whole.tells)
+        return Cards(units, healthy, False, reported.plugin, slots, whole.tells, whole.sharers)
 
 
 def first_shapes(chance: Chance) -> dict[str, Cards]:
@@ -257,6 +263,14 @@ def first_shapes(chance: Chance) -> dict[str, Cards]:
             tells = "uuids" if exact else chance.pick(("devices", "uuids", "uuids"))
             shapes[name] = replace(cards, plugin=plugin, tells=tells)
     return shapes
+
+
+def with_sharers(shapes: dict[str, Cards], chances: Random) -> dict[str, Cards]:
+    """The nodes with the most pods of a device, some of them."""
+    return {
+        name: replace(cards, sharers=chances.choice((1, 2, 3, ANY_SHARERS)))
+        for name, cards in shapes.items()
+    }
 
 
 def with_ours(shapes: dict[str, Cards]) -> dict[str, Cards]:

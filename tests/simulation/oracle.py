@@ -7,9 +7,9 @@ may still land stays charged. S8 no number is negative. S9 no Binding is sent fo
 not be bound. S10 pods that nobody schedules do not count among those that come. S11 the word of a
 node about itself counts within bounds. S12 an evicted pod has a lower priority, and the preemptor
 then fits. S13 no more than all compute of a device is promised, and a pod that asks for all of it
-is alone there. S14 no two pods of a workload that stay apart are put on one device. "Held" are the
-units of pods that we bound, and of others that the process has been shown: nobody can know more
-than that.
+is alone there. S14 no two pods of a workload that stay apart are put on one device. S15 no device
+is given to more pods than the label of its node allows. "Held" are the units of pods that we bound,
+and of others that the process has been shown: nobody can know more than that.
 """
 
 import json
@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from operator import ge
 
 from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.errors import ApiError
@@ -190,11 +191,14 @@ class Oracle:
             card = decision.cards.card(written_index)
             holders = self._holders(node, device, pod.by, last)
             used_units = sum(holders.values())
-            if used_units + units > last.rooms[device]:
+            charged_units = pod.asked.charged(units, last.cards.units[device])
+            if used_units + charged_units > last.rooms[device]:
                 raise Violation(
-                    f"S1 {pod.uid} is given {units} units of {node}'s {card}, its device {device}:"
-                    f" {used_units} of {last.rooms[device]} were held"
+                    f"S1 {pod.uid} is given {charged_units} units of {node}'s {card}, its device"
+                    f" {device}: {used_units} of {last.rooms[device]} were held"
                 )
+            if len(holders) >= last.cards.sharers:
+                raise Violation(f"S15 {pod.uid} is given {node}'s {card} beside {[*holders]}")
             holder_cores = [self.pods[uid].asked.cores_on(part) for uid, part in holders.items()]
             alone = holder_cores and _ALL_CORES in (pod.asked.cores, *holder_cores)
             # The last decision had to see that no room was left.
@@ -527,7 +531,9 @@ class Oracle:
                 if stays and self._charged(bound_pod, replica.identity):
                     self._add_least(minimum, bound_pod, replica.identity)
             room = [knowledge.room(node, device) - minimum[device] for device in range(count)]
-            if sum(units >= pod.asked.units for units in room) < pod.asked.devices:
+            sizes = knowledge.nodes[node].units
+            needed = [pod.asked.charged(pod.asked.units, size) for size in sizes]
+            if sum(map(ge, room, needed)) < pod.asked.devices:
                 raise Violation(f"S12 without {uids} {node} has room for {room}, not for {pod}")
 
     def _frees(self, knowledge: Known, pod: PodTruth, victim: bool) -> bool:

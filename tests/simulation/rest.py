@@ -148,7 +148,7 @@ def _check_books(world: World, replica: Replica) -> None:
             if entries[pod.uid].placement != pod.claim:
                 raise Violation(f"L1 {replica.identity} charges {entries[pod.uid]} for {pod}")
         if len(sure) == len(on):
-            _check_cores(replica, node, sure)
+            _check_sums(replica, node, sure)
     forged = {pod.uid for pod in world.oracle.pods.values() if pod.forged}
     waiting_uids = {pod.uid for pod in replica.ledger.waiting()} - forged
     pending = {
@@ -172,12 +172,15 @@ def _check_node(world: World, replica: Replica, node: NodeBooks, cards: Cards) -
         raise Violation(f"L1 {replica.identity} has {free_host} for the host left on {node}")
 
 
-def _check_cores(replica: Replica, node: NodeBooks, pods: list[PodTruth]) -> None:
+def _check_sums(replica: Replica, node: NodeBooks, pods: list[PodTruth]) -> None:
     """Compute is charged where the memory of these pods is, which are all that the node has."""
-    min_cores = [0] * len(node.used)
+    min_cores, memory = [0] * len(node.used), [0] * len(node.used)
     for pod in pods:
         for device, units in pod.claim or ():
             min_cores[device] += pod.asked.cores_on(units)
+            memory[device] += pod.asked.charged(units, node.spec.capacity[device])
+    if list(node.used) != memory:
+        raise Violation(f"L1 {replica.identity} charges {node.used}, and {memory} is right: {node}")
     if (any(min_cores) and list(node.cores_used) != min_cores) or (
         not any(min_cores) and any(node.cores_used)
     ):
@@ -261,6 +264,7 @@ def fits(
         0 if device in closed_devices else cards.room(device) for device in range(len(cards.units))
     ]
     taken_devices, cores, fellows = set[int](), [0] * len(room), set[int]()
+    sharers = [0] * len(room)
     knowledge = world.oracle.known[replica.identity]
     for holder in world.oracle.pods.values():
         if holder.node != node or holder.ended or without(holder) or not holder.asked.devices:
@@ -270,19 +274,23 @@ def fits(
             or holder.claim is None
             or any(at >= len(room) for at, _ in holder.claim)
         ):
-            room = [units - holder.asked.total for units in room]
+            charges = map(holder.asked.charged_anywhere, cards.units)
+            room = [units - charged for units, charged in zip(room, charges, strict=True)]
+            sharers = [count + 1 for count in sharers]
             cores = [percent + holder.asked.all_cores for percent in cores]
             taken_devices.update(range(len(room)))
             fellows.update(range(len(room)) if holder.stays_apart else ())
             continue
         fellows.update(dict(holder.claim) if holder.stays_apart else ())
         for device, units in holder.claim:
-            room[device] -= units
+            room[device] -= holder.asked.charged(units, cards.units[device])
+            sharers[device] += 1
             cores[device] += holder.asked.cores_on(units)
             taken_devices.add(device)
     request = pod.asked
     fitting = [
-        units >= request.units
+        units >= request.charged(request.units, cards.units[device])
+        and sharers[device] < cards.sharers
         and cores[device] + max(request.cores, 1) <= 100
         and not (request.cores == 100 and device in taken_devices)
         and not (pod.stays_apart and device in fellows)

@@ -40,6 +40,8 @@ _HOSTILE = ("tenant", "lie")
 """The actions of attackers, in one story of four: drawn last of all."""
 _WITH_CORES = 1 / 3
 """Of stories, in how many pods ask for compute too."""
+_WITH_SHARES, _WITH_SHARERS = 1 / 4, 1 / 4
+"""Of stories, in how many pods ask for a percentage of memory; in how many nodes limit sharers."""
 _FACTORS = (0, 0, 0, 1, 1, 3)
 _BEGINS = ("create", "schedule", "bind", "admit")
 _ENDS = ("delete", "finish", "force")
@@ -53,7 +55,8 @@ class Setting:
     small: pods ask for little. pods: how many there may be at a time. ours: our own device plug-in
     is on every node that can have it. hostile: a tenant and a node attack. preempts: some pods
     are more urgent than others, and some do not end when told to. cores: pods may ask for
-    compute beside memory.
+    compute beside memory. shares: pods may ask for a percentage of memory. sharers: nodes may have
+    the most pods of a device.
     """
 
     shape: ReplicaShape
@@ -65,6 +68,8 @@ class Setting:
     hostile: bool
     preempts: bool
     cores: bool
+    shares: bool
+    sharers: bool
 
     @staticmethod
     def of(number: int) -> "Setting":
@@ -117,8 +122,12 @@ class Setting:
             pods = 12  # Where there is room nobody has to go.
         # Drawn apart, so that older stories do not change.
         cores = Random(f"compute of {number}").random() < _WITH_CORES
+        shares = Random(f"percentages of {number}").random() < _WITH_SHARES
+        sharers = Random(f"sharers of {number}").random() < _WITH_SHARERS
         return Setting(
-            shape, replicas, small, Weighted(weights), pods, ours, hostile, preempts, cores
+            *(shape, replicas, small, Weighted(weights), pods, ours, hostile, preempts, cores),
+            shares=shares,
+            sharers=sharers,
         )
 
 

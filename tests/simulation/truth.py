@@ -13,6 +13,9 @@ from typing import Any
 
 RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 CORES = "aliyun.com/gpu-core.percentage"
+SHARE = "aliyun.com/gpu-mem.percentage"
+SHARERS = "gpushare.io/max-sharers"
+ANY_SHARERS = 10**6
 APART = "gpushare.io/apart"
 IDX, POD, DEV, ASSIGNED, ASSUMED = (
     f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "POD", "DEV", "ASSIGNED", "ASSUME_TIME")
@@ -52,7 +55,7 @@ class Asked:
     """The request of a pod: units on each device, devices, units of each regular container.
 
     inits: (units, whether it is a sidecar) of each init container; perhaps only these exist.
-    cores: percent of the compute of each device.
+    cores: percent of the compute of each device; share: percent of the memory.
     """
 
     units: int
@@ -60,6 +63,7 @@ class Asked:
     containers: tuple[int, ...]
     inits: tuple[tuple[int, bool], ...] = ()
     cores: int = 0
+    share: int = 0
 
     @property
     def calls(self) -> tuple[int, ...]:
@@ -77,16 +81,28 @@ class Asked:
         return min(self.cores * self.devices, 100)
 
     def cores_on(self, units: int) -> int:
-        """The percent of a device with so many units of the pod.
+        """The percent of the compute of a device with so many units of the pod.
 
         Compute is where the memory is. Of several containers the first one has all the compute, and
         the containers of a device are unknown.
         """
-        if not self.cores or units == self.units:
-            return self.cores
+        return self._percent_on(self.cores, units)
+
+    def _percent_on(self, percent: int, units: int) -> int:
+        """The part of a percent of each device on a device with so many units of the pod."""
+        if not percent or units == self.units:
+            return percent
         if len(self.containers) > 1:
-            return self.all_cores
-        return min(-(-self.cores * self.devices * units // self.total), 100)
+            return min(percent * self.devices, 100)
+        return min(-(-percent * self.devices * units // self.total), 100)
+
+    def charged(self, units: int, size: int) -> int:
+        """The charge of a device of this size, with so many units of the pod."""
+        return max(units, math.ceil(self._percent_on(self.share, units) * size / 100))
+
+    def charged_anywhere(self, size: int) -> int:
+        """The charge of a device of this size where all of the pod may be."""
+        return max(self.total, math.ceil(min(self.share * self.devices, 100) * size / 100))
 
     def on(self, devices: tuple[int, ...]) -> Shares:
         """The shares on these devices."""
@@ -157,6 +173,7 @@ class Cards:
     closed: no placements there. plugin: how the device plug-in finds devices, see kubelet.
     ids: the card of each device. tells: the content of the object: "uuids" and "devices" have an
     inventory, with and without the cards' uuids; "totals" a total and a count; "memory" a total.
+    sharers: the most pods of a device.
     """
 
     units: tuple[int, ...]
@@ -165,6 +182,7 @@ class Cards:
     plugin: str = "own"
     ids: tuple[str, ...] = ()
     tells: str = "devices"
+    sharers: int = ANY_SHARERS
 
     @property
     def named(self) -> bool:
@@ -268,7 +286,7 @@ def least_charged(
         # A pod that also names another device is charged there: the plug-in serves none. If the
         # cards had names, the cards at the indices may have been known by name before they went:
         # one device is then one of these cards, and does not hold the units of all.
-        return {} if pod.odd else dict.fromkeys(range(len(cards.units)), pod.asked.total)
+        return {} if pod.odd else dict(enumerate(map(pod.asked.charged_anywhere, cards.units)))
     if pod.put is None:
         return {}
     if pod.cards is not None and not pod.cards.keys() <= {*pod.put, *loose}:
@@ -282,7 +300,10 @@ def least_charged(
         units_by_index |= {
             device: units for device, units in pod.claim if cards.card(device) in loose
         }
-    return units_by_index
+    return {
+        device: pod.asked.charged(units, cards.units[device])
+        for device, units in units_by_index.items()
+    }
 
 
 def can_find(pod: PodTruth, cards: Cards, order: tuple[str, ...], indexed: bool) -> bool:

@@ -30,6 +30,7 @@ from tests.simulation.truth import (
     IDX,
     POD,
     RESOURCE,
+    SHARE,
     UUIDS,
     Asked,
     Json,
@@ -55,7 +56,7 @@ class Users:
 
     small: pods ask for little. names: those that pods may have, each one at a time. ranked: some
     are more urgent than others, and some continue when told to end. cores: pods may ask for
-    compute too.
+    compute too. shares: pods may ask for a percentage of memory.
     """
 
     server: Server
@@ -65,6 +66,7 @@ class Users:
     names: tuple[str, ...]
     ranked: bool
     cores: bool
+    shares: bool
 
     def rank(self) -> None:
         """Make the priority class of urgent pods."""
@@ -94,6 +96,8 @@ class Users:
         request = Asked(0, 0, ()) if chance.once_in(12) else self._asked(chance)
         if self.cores:
             request = _with_cores(request, chance.apart())
+        if self.shares:
+            request = _with_share(request, chance.apart())
         annotations: dict[str, str] = {}
         node = ""
         if forge:
@@ -101,7 +105,13 @@ class Users:
             if request.devices and chance.once_in(3):
                 # Without a number of devices the pod is invalid, and holds the request on some
                 # device.
-                request = replace(request, units=request.total, devices=1, cores=request.all_cores)
+                request = replace(
+                    request,
+                    units=request.total,
+                    devices=1,
+                    cores=request.all_cores,
+                    share=min(request.share * request.devices, 100),
+                )
                 annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)
@@ -278,19 +288,23 @@ class Users:
 def pod_body(name: str, request: Asked, annotations: Mapping[str, str], cpu: int) -> Json:
     """A pod as the owner writes it; cpu: host request of each container, see Users."""
 
-    def container(name: str, units: int, sidecar: bool = False, cores: int = 0) -> Json:
+    def container(
+        name: str, units: int, sidecar: bool = False, cores: int = 0, share: int = 0
+    ) -> Json:
         limits = {RESOURCE: str(units)} if units else {}
         limits |= {CORES: str(cores)} if cores else {}
+        limits |= {SHARE: str(share)} if share else {}
         restarts = {"restartPolicy": "Always"} if sidecar else {}
         resources = {"limits": limits} if limits else {}
         return {"name": name, "image": "i", "resources": resources, **restarts}
 
     regular = enumerate(request.containers or (0,))
-    # The first one that has memory asks for all the compute.
-    cores = {0: request.cores * request.devices}
+    # The first one that has memory asks for all the percents.
+    cores, share = ({0: each * request.devices} for each in (request.cores, request.share))
     spec: Json = {
         "containers": [
-            container(f"c{index}", units, cores=cores.get(index, 0)) for index, units in regular
+            container(f"c{index}", units, cores=cores.get(index, 0), share=share.get(index, 0))
+            for index, units in regular
         ],
         "initContainers": [
             container(f"i{index}", *init) for index, init in enumerate(request.inits)
@@ -312,6 +326,16 @@ def _with_cores(request: Asked, chances: Random) -> Asked:
         and (request.devices == 1 or len(request.containers) == 1)
     )
     return replace(request, cores=chances.choice((0, 20, 50, 100))) if may else request
+
+
+def _with_share(request: Asked, chances: Random) -> Asked:
+    """The same with a percentage of memory, mostly of 1 unit, or none; a pod of one container."""
+    chances.random()  # the first draw decides the compute
+    share = chances.choice((0, 25, 50, 75, 100))
+    if len(request.containers) != 1 or request.inits or request.cores or not share:
+        return request
+    units = chances.choice((1, 1, request.units))
+    return replace(request, units=units, containers=(units * request.devices,), share=share)
 
 
 def _with_requests(spec: Json, cpu: int) -> Json:

@@ -13,7 +13,7 @@ from gpushare.errors import ApiUnavailable
 from tests.simulation.chance import Chance
 from tests.simulation.kubelets import Kubelets
 from tests.simulation.leases import SchedulerLease
-from tests.simulation.machines import NODE_NAMES, Machines, first_shapes, with_ours
+from tests.simulation.machines import NODE_NAMES, Machines, first_shapes, with_ours, with_sharers
 from tests.simulation.network import Late, Network, Request, WatchStream, told
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import Replica
@@ -56,6 +56,7 @@ class World:
         self.users = Users(
             *(self.server, self.oracle, self.kubelets, setting.small, names, setting.preempts),
             cores=setting.cores,
+            shares=setting.shares,
         )
         self.tenant = Tenant(
             *(self.server, self.oracle, self.kubelets, setting.shape.scoped),
@@ -79,6 +80,8 @@ class World:
         self.machines.shapes |= first_shapes(chance)
         if self.setting.ours:
             self.machines.shapes |= with_ours(self.machines.shapes)
+        if self.setting.sharers:
+            self.machines.shapes |= with_sharers(self.machines.shapes, chance.apart())
         for name in NODE_NAMES:
             self.machines.put(name, self.machines.shapes[name])
         if self.setting.shape.leadership == "scheduler":

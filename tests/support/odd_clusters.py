@@ -16,6 +16,7 @@ from typing import Any
 from gpushare.cli.main import main
 from gpushare.core.explain import PodVerdict
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.inventory import MAX_SHARERS
 from gpushare_localcluster.http_client import HttpClient
 from tests.e2e.objects import COUNT, MEM, NODES, PODS, Objects, fresh
 from tests.e2e.processes import until
@@ -48,9 +49,17 @@ STATES = (*("plain", "plain", "cordoned", "dead card"), *_TAINTS, *_ALLOCATABLE)
 
 
 def make_node(
-    objects: Objects, state: str, zone: str, units: int = 16, *, has_inventory: bool = False
+    objects: Objects,
+    state: str,
+    zone: str,
+    units: int = 16,
+    *,
+    has_inventory: bool = False,
+    sharers: str = "",
 ) -> str:
-    """The name of a new node of two devices with so many GiB in that state."""
+    """The name of a new node of two devices with so many GiB in that state. sharers: the most pods
+    on one device.
+    """
     amounts = {"cpu": "8", "memory": "32Gi", "pods": "110", OTHER: "2"}
     capacity = amounts | {MEM: str(2 * units), COUNT: "2"}
     name = fresh(re.sub("[ ,]+", "-", state))
@@ -64,7 +73,11 @@ def make_node(
     objects.api.create(
         NODES,
         {
-            "metadata": {"name": name, "labels": {"zone": zone}, "annotations": annotations},
+            "metadata": {
+                "name": name,
+                "labels": {"zone": zone} | ({MAX_SHARERS: sharers} if sharers else {}),
+                "annotations": annotations,
+            },
             "spec": {"unschedulable": state == "cordoned", "taints": _TAINTS.get(state, [])},
             "status": {
                 "capacity": capacity,
@@ -92,6 +105,8 @@ def make_pod(chance: Random, name: str) -> Json:
     annotations = {}
     if chance.random() < 0.2:
         limits[MEM], annotations[COUNT] = "16", "2"
+    elif chance.random() < 0.3:
+        limits |= {MEM: "1", ALIYUN.share: chance.choice(("30", "60", "100"))}
     if chance.random() < 0.4:
         limits["cpu"] = chance.choice(("500m", "2", "9"))
     if chance.random() < 0.2:
@@ -178,6 +193,11 @@ class Sayings:
 
         until(agrees, lambda: f"{booked['explanation']} is {listed['explanation']}")
         return booked
+
+    def booked(self, pod: Json) -> Json:
+        """The explanation by the extender's books alone, which have its holds."""
+        name = pod["metadata"]["name"]
+        return self._run("explain", name, "-n", "default", "--extender", self._health)
 
     def doctor(self) -> list[Json]:
         """The findings about pods that wait."""
@@ -323,6 +343,7 @@ def check(objects: Objects, sayings: Sayings, chance: Random, *, nodes: int, pod
             chance.choice("ab"),
             chance.choice((16, 32)),
             has_inventory=chance.random() < 0.5,
+            sharers=chance.choice(("", "", "1", "2")),
         )
     sayings.node_states(nodes)
     waiting: dict[str, Json] = {}
@@ -394,6 +415,31 @@ def check_dead_card(objects: Objects, sayings: Sayings, chance: Random) -> None:
     _check_statements(sayings, {pod["metadata"]["name"]: pod})
     objects.delete(pod)
     assert _check_advice(objects, sayings, chance, pod, has_event=True)
+
+
+def check_reservation(objects: Objects, sayings: Sayings) -> None:
+    """Check that nobody calls room free that filter keeps for a pod with a reservation."""
+    node = make_node(objects, "plain", "a")
+    sayings.node_states(1)
+    holders = [objects.pod(16), objects.pod(16)]
+    for holder in holders:
+        assert outcome(objects, holder) == node
+        run(objects, holder)
+    large = objects.pod(32, annotations={COUNT: "2"})
+    assert not outcome(objects, large)
+    until(lambda: bool(sayings.booked(large)["reserved"]), "the node is reserved")
+    objects.delete(holders[0])
+    late = objects.pod(12)
+    assert not outcome(objects, late)
+    name, booked = late["metadata"]["name"], sayings.booked(late)
+    assert booked["held"][0]["node"] == node, booked
+    verdict, _ = _verdict_of(booked)
+    assert verdict is PodVerdict.MAY_FIT, booked
+    shown = {pod["name"]: pod["why"] for pod in sayings.page()["pending"]}
+    assert shown[name].endswith(_verdict(booked)), (shown, booked)
+    until(lambda: _verdict(booked) in sayings.note(late), lambda: sayings.note(late))
+    objects.delete(holders[1])
+    objects.lands(large)
 
 
 def _used_nodes(objects: Objects) -> list[str]:

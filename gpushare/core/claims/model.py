@@ -245,16 +245,17 @@ class Use:
 
     def plus(self, holdings: Iterable["Holding"]) -> "Use":
         """Return the use once claims hold these devices, too."""
-        exclusive, shares = {*self.exclusive}, dict(self.shares)
+        exclusive, added = {*self.exclusive}, dict[DeviceKey, dict[str, int]]()
         for key, consumed in holdings:
             if consumed is None:
                 exclusive.add(key)
                 continue
-            amounts = dict(shares.get(key, ()))
+            amounts = added.get(key)
+            if amounts is None:
+                amounts = added[key] = dict(self.shares.get(key, ()))
             for name, amount in consumed.items():
                 amounts[name] = amounts.get(name, 0) + amount
-            shares[key] = amounts
-        return Use(exclusive, shares)
+        return Use(exclusive, {**self.shares, **added})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from gpushare.wire.metrics import family, total
 _NAME = "autoscalers"
 _PLACE = "placeholders"
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_OK = 200
 
 
 def placeholders_namespace(answers: ExtenderAnswers | Unread | None) -> str:
@@ -37,8 +36,8 @@ def placeholder_rights(namespace: str) -> Sequence[Right]:
 
 def check_autoscalers(facts: Facts) -> Iterator[Finding]:
     """Yield findings; nothing about an extender that was not asked or does not lead."""
-    answers = facts.extender
-    if not isinstance(answers, ExtenderAnswers) or answers.ready != _OK:
+    answers = facts.leader
+    if answers is None:
         return
     problems = list(_problems(answers, facts))
     yield from problems or [ok(_NAME, "nothing is left of an option that is off")]
@@ -58,7 +57,7 @@ def _problems(answers: ExtenderAnswers, facts: Facts) -> Iterator[Finding]:
                 "if that lasts, let the extender's account patch nodes, so that it takes its"
                 " annotations away",
             )
-    elif _lacks(facts, Right("patch", "nodes")):
+    elif facts.lacked([Right("patch", "nodes")]):
         yield fail(
             _NAME,
             "--scale-down-guard is on, and the extender's account may not patch nodes",
@@ -99,8 +98,7 @@ def _namespace_problems(asks: PlaceholderNamespace, facts: Facts) -> Iterator[Fi
             f"{place} is {asks.phase}: no placeholder can be created in it",
             "have its deletion end, and create it again; or name another one",
         )
-    lacking = [right for right in placeholder_rights(asks.namespace) if _lacks(facts, right)]
-    if lacking:
+    if lacking := facts.lacked(placeholder_rights(asks.namespace)):
         yield fail(
             _PLACE,
             f"the extender's account may not {some(map(str, lacking))}",
@@ -120,9 +118,3 @@ def _namespace_problems(asks: PlaceholderNamespace, facts: Facts) -> Iterator[Fi
             " theirs and those of placeholders",
             "give placeholders a namespace of their own",
         )
-
-
-def _lacks(facts: Facts, right: Right) -> bool:
-    """Return whether the extender's account is known to lack the right."""
-    rights = facts.rights
-    return facts.own_account and not isinstance(rights, Unread) and not rights.get(right)

@@ -5,13 +5,12 @@ Pure. Tested in `tests/unit/doctor/test_kueue.py`.
 
 from collections.abc import Iterator
 
-from gpushare.doctor.facts import ExtenderAnswers, Facts, ListedKueue, Right, Unread
+from gpushare.doctor.facts import Facts, ListedKueue, Right, Unread
 from gpushare.doctor.finding import Finding, fail, ok, some, warn
 from gpushare.wire.kueue import API, GROUP
 from gpushare.wire.metrics import total
 
 _NAME = "kueue"
-_OK = 200
 
 KUEUE_RIGHTS = (
     *(
@@ -61,23 +60,16 @@ def _causes(facts: Facts, kueue: ListedKueue) -> Iterator[Finding]:
             f" {some(kueue.checks)}",
             "update Kueue to 0.16 or later, or take the check out of the ClusterQueues",
         )
-    answers = facts.extender
-    if (
-        isinstance(answers, ExtenderAnswers)
-        and answers.ready == _OK
-        and total(answers.samples, "gpushare_kueue_ready_total") is None
-    ):
+    answers = facts.leader
+    if answers and total(answers.samples, "gpushare_kueue_ready_total") is None:
         yield fail(
             _NAME,
             f"the extender runs without --kueue: no job is admitted by {some(kueue.checks)}",
             "run it with --kueue, or take the check out of the ClusterQueues",
         )
-    rights = facts.rights
-    if facts.own_account and not isinstance(rights, Unread):
-        lacking = [right for right in KUEUE_RIGHTS if not rights.get(right)]
-        if lacking:
-            yield fail(
-                _NAME,
-                f"the extender's account may not {some(map(str, lacking))}",
-                "apply config/extender/kueue",
-            )
+    if lacking := facts.lacked(KUEUE_RIGHTS):
+        yield fail(
+            _NAME,
+            f"the extender's account may not {some(map(str, lacking))}",
+            "apply config/extender/kueue",
+        )

@@ -89,6 +89,9 @@ def _capacity(nodes: Sequence[ListedNode], facts: Facts) -> Finding:
     ):
         if closed_nodes := [node.name for node in nodes if node.spec.closed is reason]:
             return fail("node-capacity", f"{some(closed_nodes)}: {problem}", todo)
+    if misnamed := {node.name: node.misnamed for node in nodes if node.misnamed}:
+        problem = f"{some(misnamed)}: {next(iter(misnamed.values()))[:80]} has no effect"
+        return warn("node-capacity", problem, f"write the label {MAX_SHARERS}")
     return ok("node-capacity", "every total is a whole multiple of its count")
 
 

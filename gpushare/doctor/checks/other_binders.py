@@ -8,14 +8,13 @@ Tested in `tests/unit/doctor/test_checks.py`.
 from collections.abc import Iterator
 
 from gpushare.doctor.checks.server import is_follower
-from gpushare.doctor.facts import ExtenderAnswers, Facts, ListedLease, ListedPods, Unread
+from gpushare.doctor.facts import Facts, ListedLease, ListedPods, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 from gpushare.wire.metrics import total
 
 _NAME = "two-binders"
 _GRACE = 15.0
 """Seconds after a change of leader until the last bind of the earlier leader has landed."""
-_OK = 200
 _SLACK = 5.0
 """Seconds that the clocks of a leader and the API server may differ."""
 
@@ -107,7 +106,7 @@ def _leadership(facts: Facts) -> Finding:
         )
     if _fresh(own_leases[0], facts):
         return ok(name, f"{own_leases[0].holder} leads")
-    if isinstance(facts.extender, ExtenderAnswers) and facts.extender.ready == _OK:
+    if facts.leader:
         return warn(
             name,
             f"the extender leads, but nobody has lately renewed the Lease in {facts.namespace}",

@@ -13,9 +13,8 @@ import math
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import (
@@ -30,8 +29,9 @@ from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
-from gpushare.core.snapshot import Ints, Snapshot
+from gpushare.core.snapshot import Floats, Snapshot
 from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_predictions import ClaimPredictions, Prediction, best_place
 from gpushare.explain.claim_records import ClaimRecord, PodRequests
 from gpushare.explain.claim_score import Part, parts_of, values_of
 from gpushare.extender.managed_resources import ManagedResource
@@ -59,8 +59,8 @@ class Ranked:
     """The order of some nodes for a pod."""
 
     names: NodeNames
-    values: Sequence[float]
-    """Value of each node; -inf for a node that ranks last."""
+    values: Floats
+    """float64 (len(names),): the value of each node; -inf for a node that ranks last."""
     at: int
     """Index of the best node."""
 
@@ -71,41 +71,15 @@ class Ranked:
 
     def scores(self) -> dict[int, list[str]]:
         """Return the nodes by score, from 10 (the best alone) down to 1; all others score 0."""
-        ranked = [value for value in self.values if value > -math.inf]
+        values: list[float] = self.values.tolist()
+        ranked = [value for value in values if value > -math.inf]
         low, span = min(ranked), max(ranked) - min(ranked) or 1.0
         by_score: dict[int, list[str]] = {score: [] for score in range(BEST, 0, -1)}
-        for at, (name, value) in enumerate(zip(self.names, self.values, strict=True)):
+        for at, (name, value) in enumerate(zip(self.names, values, strict=True)):
             grade = max(int((value - low) / span * (BEST - 1)), 0) if value > -math.inf else 0
             if score := BEST if at == self.at else grade:
                 by_score[score].append(name)
         return {score: nodes for score, nodes in by_score.items() if nodes}
-
-
-@dataclass(slots=True)
-class _Prediction:
-    """The devices that first fit takes on a node for a kind of request."""
-
-    version: int
-    """Version of the node in the books."""
-    fit: Fit | None = None
-    parts: tuple[Part, ...] = ()
-    """Parts of the driver's cards; without any the node ranks last."""
-    value: float = -math.inf
-    """The policy's score of the parts."""
-
-
-_NOWHERE = _Prediction(-1)
-"""Prediction for a node that is not modelled."""
-
-
-@dataclass(slots=True)
-class _RequestKind:
-    """The predictions for one kind of request."""
-
-    capacity: Ints | None = None
-    """Capacities at the time of scoring; snapshots share the array until a node changes."""
-    predictions: dict[str, _Prediction] = field(default_factory=dict)
-    """By node."""
 
 
 @dataclass(slots=True)
@@ -119,9 +93,75 @@ class _NodeOffer:
     """By uid ("" for extended resources), the index of each claim that shows no allocation yet."""
     expires_at: float
     parts: tuple[Part, ...] = ()
-    """Parts of the fit, for the cards that the node has as `devices`."""
-    devices: object = None
-    """The devices of the node in the books at that time; the books replace the whole object."""
+    """Parts of the fit, for the cards that the node had when the offer was counted."""
+
+
+class _NodeOffers:
+    """The offers on one node, and the sums of them: an offer costs itself, however many there are.
+
+    Sums that were kept up to date equal sums that are made anew.
+    """
+
+    def __init__(self, books: ClaimBooks, node: str) -> None:
+        self._books = books
+        self._node = node
+        self._offers: dict[str, _NodeOffer] = {}
+        # By device and whether the device is held whole.
+        self._holdings: Counter[tuple[DeviceKey, bool]] = Counter()
+        self._amounts: dict[DeviceKey, Counter[str]] = defaultdict(Counter)
+        self._units: Counter[int] = Counter()
+        # The devices of the node in the books for which units are counted; the books replace the
+        # whole object.
+        self._devices: object = None
+
+    def __len__(self) -> int:
+        """Return the number of offers."""
+        return len(self._offers)
+
+    def add(self, uid: str, offer: _NodeOffer) -> None:
+        """Add the offer to a pod."""
+        self._offers[uid] = offer
+        offer.parts = tuple(parts_of(self._books, self._node, offer.fit))
+        self._count(offer, 1)
+
+    def remove(self, uid: str) -> None:
+        """Remove the offer to a pod."""
+        self._count(self._offers.pop(uid), -1)
+
+    def holdings(self) -> Iterator[Holding]:
+        """Yield what the offers hold: of each device that is shared the sum."""
+        for key, is_whole in self._holdings:
+            yield Holding(key, None if is_whole else self._amounts[key])
+
+    def units(self) -> Mapping[int, int]:
+        """Return the units by card."""
+        devices = self._books.devices(self._node)
+        if devices is not self._devices:
+            self._devices = devices
+            self._units.clear()
+            for offer in self._offers.values():
+                offer.parts = tuple(parts_of(self._books, self._node, offer.fit))
+                self._count_units(offer, 1)
+        return self._units
+
+    def _count(self, offer: _NodeOffer, sign: int) -> None:
+        self._count_units(offer, sign)
+        for key, consumed in offer.fit.holdings():
+            holding = key, consumed is None
+            self._holdings[holding] += sign
+            if consumed is not None:
+                for name, amount in consumed.items():
+                    self._amounts[key][name] += sign * amount
+            if not self._holdings[holding]:
+                del self._holdings[holding]
+                if consumed is not None:
+                    self._amounts.pop(key, None)
+
+    def _count_units(self, offer: _NodeOffer, sign: int) -> None:
+        for index, units in offer.parts:
+            self._units[index] += sign * units
+            if not self._units[index]:
+                del self._units[index]
 
 
 class ClaimRanker:
@@ -147,9 +187,9 @@ class ClaimRanker:
         self._is_ready = is_ready
         self._clock = clock
         self._lock = threading.Lock()
-        self._kinds: dict[PodClaims, _RequestKind] = {}
+        self._kinds: dict[PodClaims, ClaimPredictions] = {}
         self._offers: dict[str, _NodeOffer] = {}
-        self._on_node: dict[str, set[str]] = defaultdict(set)
+        self._on_node: dict[str, _NodeOffers] = {}
         self._pods_of: dict[str, str] = {}
         self.predictions: Counter[str] = Counter(right=0, other_device=0, other_node=0)
         self.pods: Counter[str] = Counter(ranked=0, not_ranked=0)
@@ -223,46 +263,36 @@ class ClaimRanker:
 
     def _rank(self, uid: str, requests: PodRequests, names: NodeNames) -> Ranked | None:
         claims = requests.claims
-        kind = self._kinds.pop(claims, None) or _RequestKind()
+        kind = self._kinds.pop(claims, None) or ClaimPredictions()
         self._kinds[claims] = kind
         if len(self._kinds) > _MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]
-        books, versions = self._books.ledger.snapshot(), self._books.versions
-        predictions = kind.predictions
-        outdated = [
-            name
-            for name in names
-            if (version := versions.get(name)) is not None
-            and ((prediction := predictions.get(name)) is None or prediction.version != version)
-        ]
-        self._predict(predictions, claims, outdated)
+        # Before the snapshot: a later change is one of the next call, too.
+        kind.version, changed_nodes = self._books.changed_since(kind.version)
+        books = self._books.ledger.snapshot()
         # Values do not last if prices depend on the whole cluster, or capacities differ.
-        if kind.capacity is not books.capacity or self._has_prices:
-            kind.capacity = books.capacity
-            for name in [name for name in predictions if name not in versions]:
-                del predictions[name]
-            self._score(predictions, predictions, books)
-        else:
-            self._score(predictions, outdated, books)
-        values = [predictions.get(name, _NOWHERE).value for name in names]
-        best = max(values)
-        if best == -math.inf:
+        is_stale = kind.take_over(books, changed_nodes) or self._has_prices
+        # Only nodes with cards of the driver are in the ledger, and only these rank before others.
+        missing_nodes = kind.missing(names, books)
+        self._predict(kind, claims, missing_nodes, books)
+        self._score(kind, kind.by_node if is_stale else missing_nodes, books)
+        values = kind.values(names, books)
+        at = best_place(names, values, books)
+        if at is None:
             return None
-        at = min((at for at, value in enumerate(values) if value == best), key=names.__getitem__)
-        if fit := predictions[names[at]].fit:
+        if fit := kind.by_node[names[at]].fit:
             self._offer(uid, names[at], fit, requests.uids)
         return Ranked(names, values, at)
 
     def _predict(
-        self, predictions: dict[str, _Prediction], claims: PodClaims, nodes: Iterable[str]
+        self, kind: ClaimPredictions, claims: PodClaims, nodes: Iterable[str], books: Snapshot
     ) -> None:
         """Predict the fit on these nodes, as far as the steps of a call go."""
         remaining = _CALL_STEPS
         for node in nodes:
             if remaining <= 0:
-                predictions.pop(node, None)
-                continue
-            prediction = predictions[node] = _Prediction(self._books.versions.get(node, -1))
+                break
+            prediction = Prediction()
             steps = Steps(min(_NODE_STEPS, remaining))
             remaining -= steps.left
             fit = self._fit(node, claims, steps)
@@ -270,62 +300,49 @@ class ClaimRanker:
             if isinstance(fit, Fit):
                 prediction.fit = fit
                 prediction.parts = tuple(parts_of(self._books, node, fit, claims))
+            kind.put(node, prediction, books)
 
     def _fit(self, node: str, claims: PodClaims, steps: Steps) -> Fit | NoFit:
         devices, use = self._books.devices(node), self._books.use(node)
         if devices is None:
             return NoFit.TOO_FEW_DEVICES
-        offers = [self._offers[uid] for uid in self._on_node.get(node, ())]
-        if offers:
-            use = use.plus(chain.from_iterable(offer.fit.holdings() for offer in offers))
+        if offers := self._on_node.get(node):
+            use = use.plus(offers.holdings())
         return first_fit(devices, claims, use, self._selectors.matches, steps)
 
-    def _score(
-        self, predictions: Mapping[str, _Prediction], nodes: Iterable[str], books: Snapshot
-    ) -> None:
+    def _score(self, kind: ClaimPredictions, nodes: Iterable[str], books: Snapshot) -> None:
         """Score the predictions for these nodes by the free units of the books less the offers."""
-        predicted_rows: list[tuple[_Prediction, int]] = []
+        placements: list[tuple[int, tuple[Part, ...]]] = []
         reduced: HeldSnapshotBuilder | None = None
         for node in nodes:
-            prediction, row = predictions.get(node), books.row.get(node)
+            prediction, row = kind.by_node.get(node), books.row.get(node)
             if prediction is None or row is None or not prediction.parts:
                 continue
-            predicted_rows.append((prediction, row))
+            placements.append((row, prediction.parts))
             if node in self._on_node:
                 reduced = reduced or HeldSnapshotBuilder(books)
                 self._take_offers(reduced, node, row)
-        if not predicted_rows:
-            return
-        placements = [(row, prediction.parts) for prediction, row in predicted_rows]
-        snapshot = reduced.build() if reduced else books
-        values = values_of(self._source.scorer(Request()), snapshot, placements)
-        for (prediction, _), value in zip(predicted_rows, values, strict=True):
-            prediction.value = value
+        if placements:
+            snapshot = reduced.build() if reduced else books
+            values = values_of(self._source.scorer(Request()), snapshot, placements)
+            kind.score([row for row, _ in placements], values)
 
     def _take_offers(self, builder: HeldSnapshotBuilder, node: str, row: int) -> None:
         """Take the units that are offered on a node."""
-        offered_units = Counter[int]()
-        for uid in self._on_node[node]:
-            for index, units in self._parts_offered(self._offers[uid]):
-                offered_units[index] += units
-        free = builder.free[row]
+        units_by_card, free = self._on_node[node].units(), builder.free[row]
         shares = tuple(
-            (index, min(units, int(free[index]))) for index, units in offered_units.items()
+            (index, min(units, int(free[index]))) for index, units in units_by_card.items()
         )
         if shares:
-            builder.take(row, shares, Request().of_parts(offered_units.values()))
-
-    def _parts_offered(self, offer: _NodeOffer) -> tuple[Part, ...]:
-        devices = self._books.devices(offer.node)
-        if offer.devices is not devices:
-            offer.parts = tuple(parts_of(self._books, offer.node, offer.fit))
-            offer.devices = devices
-        return offer.parts
+            builder.take(row, shares, Request().of_parts(units_by_card.values()))
 
     def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
         claims = {claim: index for index, claim in enumerate(claim_uids)}
-        self._offers[uid] = _NodeOffer(node, fit, claims, self._clock() + OFFER_SECONDS)
-        self._on_node[node].add(uid)
+        offer = _NodeOffer(node, fit, claims, self._clock() + OFFER_SECONDS)
+        self._offers[uid] = offer
+        if node not in self._on_node:
+            self._on_node[node] = _NodeOffers(self._books, node)
+        self._on_node[node].add(uid, offer)
         self._pods_of.update((claim, uid) for claim in claims if claim)
         self._books.touch(node)
 
@@ -336,10 +353,11 @@ class ClaimRanker:
         if not offer.claims:
             self._withdraw(uid)
             return
+        self._on_node[offer.node].remove(uid)
         offer.fit = replace(
             offer.fit, taken=tuple(result for result in offer.fit.taken if result.claim != index)
         )
-        offer.devices = None
+        self._on_node[offer.node].add(uid, offer)
         self._books.touch(offer.node)
 
     def _withdraw(self, uid: str) -> None:
@@ -349,7 +367,7 @@ class ClaimRanker:
         for claim in offer.claims:
             if self._pods_of.get(claim) == uid:
                 del self._pods_of[claim]
-        self._on_node[offer.node].discard(uid)
+        self._on_node[offer.node].remove(uid)
         if not self._on_node[offer.node]:
             del self._on_node[offer.node]
         self._books.touch(offer.node)

@@ -183,7 +183,7 @@ class AdmissionChecks(LoopPart):
         }
         self._refused = {uid: pods for uid, pods in self._refused.items() if uid in workloads}
         for uid, sent in list(self._sent.items()):
-            if not sent.is_settled:
+            if not sent.is_settled and self._may_write():
                 self._send(workloads[uid], sent)
         names = checks.keys()
         self._release(workloads.values(), names)
@@ -239,7 +239,9 @@ class AdmissionChecks(LoopPart):
             pods = self._missing_pods(workload, existing[workload.key])
             if pods is None:
                 continue
-            if workload.mistake or not judge.admit(pods):
+            # A check that was added later finds the places of an earlier one promised.
+            has_places = self._is_promised(workload, names)
+            if workload.mistake or not (has_places or judge.admit(pods)):
                 refused.append((workload, pods))
             elif not self._may_write():
                 return False
@@ -313,6 +315,10 @@ class AdmissionChecks(LoopPart):
     def _may_write(self) -> bool:
         return not (self._not_ready() or self._right.missing)
 
+    def _may_write_of(self, key: str) -> bool:
+        """Return whether the object may be written; key: its uid, or the name of a check."""
+        return self._may_write() and not self._right.rests(key)
+
     def _rest_after(self, began: float) -> float:
         """Return the seconds to rest after work since `began`, a time of this thread."""
         return min(_MAX_REST, _REST * (self._cpu_clock() - began))
@@ -327,7 +333,7 @@ class AdmissionChecks(LoopPart):
         for check in checks:
             body = active_patch(check, self._now())
             is_new = self._activated.get(check.name) != check.version
-            if body is not None and is_new and not self._right.rests(check.name):
+            if body is not None and is_new and self._may_write_of(check.name):
                 with contextlib.suppress(ApiError):
                     self._write(f"{API}/admissionchecks/{check.name}/status", body, check.name)
                     self._activated[check.name] = check.version
@@ -345,7 +351,7 @@ class AdmissionChecks(LoopPart):
             )
         }
         for uid, workload in kept.items():
-            if self._kept.get(uid) == workload.version and not self._right.rests(uid):
+            if self._kept.get(uid) == workload.version and self._may_write_of(uid):
                 with contextlib.suppress(ApiError):
                     self._write(_status_path(workload), release_patch(workload, self._now()), uid)
         self._kept = {uid: workload.version for uid, workload in kept.items()}

@@ -301,8 +301,10 @@ class PolicyRefresher(LoopPart):
     def _workload(self, state: _ResourceState) -> tuple[int, Workload]:
         """Return (the pods seen until now, the pods to expect)."""
         units_by_namespace = Counter[str]()
-        for entry in state.resource.ledger.entries_and_specs()[0].values():
-            units_by_namespace[entry.ref.namespace] += entry.request.total
+        entries, specs = state.resource.ledger.entries_and_specs()
+        for entry in entries.values():
+            capacity = specs[entry.node].capacity if entry.node in specs else ()
+            units_by_namespace[entry.ref.namespace] += entry.units(capacity)
         with self._counting:
             state.estimator.held_units = units_by_namespace
             return state.estimator.pod_count, state.estimator.workload(self._wall())

@@ -22,7 +22,7 @@ from gpushare.core.mutable_cluster import Placement
 from gpushare.core.openings import Outlook, ReservedPart, Resident
 from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.states.entry import Entry, Waiting
+from gpushare.core.states.entry import MOST_LATE, Entry, Waiting
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
@@ -324,4 +324,7 @@ def _may_end(entry: Entry, wall: float) -> bool:
     """Return whether the pod may end by itself. wall: seconds since the epoch."""
     if entry.terminating:
         return entry.ends_soon(wall)
-    return bool(entry.ends_by) or not any(key in _ENDLESS for key, _ in entry.labels)
+    if entry.ends_by:
+        # The kubelet of an overdue pod is away.
+        return entry.ends_by >= wall - MOST_LATE
+    return not any(key in _ENDLESS for key, _ in entry.labels)

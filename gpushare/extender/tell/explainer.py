@@ -11,18 +11,19 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from gpushare.core.snapshot import Snapshot
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
 from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.document import document
-from gpushare.explain.pod import NodeAsk, Outstanding, PodExplanation, explain_pod, explanation_of
+from gpushare.explain.pod import NodeAsk, Outstanding, PodExplanation, explain_pod
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
-from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.group_progress import progress_of
 from gpushare.extender.verbs.group_room import group_need, group_needs
 from gpushare.extender.verbs.offers import held_place, held_places, offers_of
 from gpushare.kube.api import Api
-from gpushare.wire.claimant import claimant
+from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from gpushare.wire.fields import NAME
@@ -143,31 +144,33 @@ class Explainer:
             served=served,
             was_called=self._called(uid),
             now=time.time(),
+            offer=lambda resource, request: _offered(resource, claimant(pod, request)),
         )
         if explained.state == "pending":
             fits = explained.explanation is not None and bool(explained.explanation.fit)
             ask = None if fits else self._ask_for(uid)
-            explained = replace(self._beside_holds(pod, explained), node_ask=ask)
+            explained = replace(
+                explained, outstanding=self._outstanding(pod, explained), node_ask=ask
+            )
         if explained.state in ("pending", "binding"):
             group = progress_of(self._resources.gate, group_of(pod))
             explained = replace(explained, group=group)
         return json.dumps(document(explained)).encode()
 
-    def _beside_holds(self, pod: Pod, explained: PodExplanation) -> PodExplanation:
-        """Return the explanation with the holds against this pod, and whether its group fits."""
+    def _outstanding(self, pod: Pod, explained: PodExplanation) -> Outstanding:
+        """Return the holds against this pod, and whether the group of the pod fits."""
         resource, request = self._resources.find(explained.resource), explained.request
         if resource is None or request is None:
-            return explained
-        claim, demands = claimant(pod, request), demands_of(pod)
-        # The snapshot of filter, so that the explanation and filter name the same numbers.
-        books = resource.ledger.snapshot()
-        snapshot = offers_of(resource).to(claim, books, time.monotonic())
-        if snapshot is not books:
-            explanation = explanation_of(resource, request, demands, time.time(), snapshot=snapshot)
-            explained = replace(explained, explanation=explanation)
-        needs = group_needs(resource, self._resources.gate, claim, demands)
+            return Outstanding()
+        claim = claimant(pod, request)
+        needs = group_needs(resource, self._resources.gate, claim, demands_of(pod))
+        group = group_need(_offered(resource, claim), needs)
         holds = resource.holds
         places = held_places(holds, against=claim)
         own = [held_place(holds, hold) for hold in holds.reservations() if hold.is_for(claim)]
-        outstanding = Outstanding(places, group_need(snapshot, needs), next(iter(own), None))
-        return replace(explained, outstanding=outstanding)
+        return Outstanding(places, group, next(iter(own), None))
+
+
+def _offered(resource: ManagedResource, claim: Claimant) -> Snapshot:
+    """Return the snapshot of filter, so that explanations and filter name the same numbers."""
+    return offers_of(resource).to(claim, resource.ledger.snapshot(), time.monotonic())

@@ -15,7 +15,6 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
 
 from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS
 from gpushare.core.states.entry import Entry, NodeBooks
@@ -30,7 +29,8 @@ _KEPT = 2 * MOST_SERIES
 """Upper bound of the series of a family; those go first that have not counted for longest."""
 MOST_GAP = 3600.0
 """Upper bound of the seconds without a leader that the next leader counts."""
-_ZERO = 1e-9
+_DIGITS = 9
+_ZERO = 10**-_DIGITS
 """A share below this is the rounding error of a sum."""
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
@@ -206,10 +206,12 @@ class _ResourceCounters:
 
 
 def _limited(shares: Mapping[Labels, float]) -> Sequence[tuple[Labels, float]]:
-    """Return the largest shares of a family, and the sums of the other shares, by model."""
+    """Return the largest shares of a family, among equals always the same, and the sums of the
+    other shares, by model.
+    """
     if len(shares) <= MOST_SERIES:
         return [*shares.items()]
-    ordered = sorted(shares.items(), key=itemgetter(1), reverse=True)
+    ordered = sorted(shares.items(), key=lambda item: (-round(item[1], _DIGITS), item[0]))
     others = defaultdict[Labels, float](float)
     for labels, share in ordered[MOST_SERIES:]:
         names = tuple((key, OTHERS if key in _TENANTS else value) for key, value in labels)

@@ -7,16 +7,16 @@ the time.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import prometheus_client
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gpushare import __version__
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell import written_metrics
+from gpushare.extender.tell.written_metrics import Labels, family_text
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
@@ -118,7 +118,9 @@ class Metrics:
         self._fresh_until = float("-inf")
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types most, not this
         self._registry = prometheus_client.CollectorRegistry()
-        self._registry.register(_StateCollector(resources, state, stopped_moves, placeholders))
+        self._state = state
+        self._stopped_moves = stopped_moves
+        self._placeholders = placeholders
         self._requests = prometheus_client.Counter(
             "gpushare_requests_total",
             "Calls answered, by verb and outcome; the log has a line for each",
@@ -162,133 +164,103 @@ class Metrics:
                 )
                 usage += written_metrics.shadow_metrics(self._shadow, self._unit_bytes)
                 usage += written_metrics.claims_metrics(self._claims) + self._gpu_seconds()
+                usage += "".join(self._state_families()).encode()
                 self._text = devices + usage + prometheus_client.generate_latest(self._registry)
                 end = self._clock()
                 self._fresh_until = end + min(_LONGEST, (end - begin) * _REUSE_FACTOR)
             return self._text
 
+    def _state_families(self) -> Iterator[str]:
+        """Yield everything but devices that is a state rather than an event."""
+        yield from _books_text(self._resources)
+        yield from _policies_text(self._resources)
+        text = "Plans of moves that were not carried on, by why; the log names the pod"
+        yield _counts_by("why", self._stopped_moves(), "gpushare_moves_stopped_total", text)
+        text = "Placeholders that there are, as the watch shows"
+        yield _counts_by("namespace", self._placeholders(), "gpushare_placeholders", text)
+        yield from _state_text(self._state())
 
-class _StateCollector:
-    """The collector of everything but devices that is a state rather than an event."""
 
-    def __init__(
-        self,
-        resources: ManagedResources,
-        state: Callable[[], Mapping[str, float]],
-        stopped_moves: Callable[[], Mapping[str, int]],
-        placeholders: Callable[[], Mapping[str, int]],
-    ) -> None:
-        self._resources = resources
-        self._state = state
-        self._stopped_moves = stopped_moves
-        self._placeholders = placeholders
+_TRIAL = "In the last trial of policies: % of the memory"
+_OF_POLICIES = {
+    "gpushare_ranking_policy": "1 for the policy that ranks pods which name none",
+    "gpushare_ranking_policy_chosen_timestamp_seconds": (
+        "Since when the policy auto is this one, Unix time"
+    ),
+    "gpushare_trial_lead_percent": (
+        f"{_TRIAL} that the policy allocates above the best of the others"
+    ),
+    "gpushare_trial_lead_error_percent": "Standard error of gpushare_trial_lead_percent",
+    "gpushare_trial_allocated_percent": f"{_TRIAL} that each would allocate",
+    "gpushare_trial_refused_percent": f"{_TRIAL} that each would refuse",
+}
+"""The help of the gauges of policies."""
 
-    def collect(self) -> Iterable[Metric]:
-        """Yield one family after the other."""
-        yield from self._counts()
-        yield from self._holds()
-        yield from self._trials()
-        build = GaugeMetricFamily("gpushare_build_info", "Version", labels=("version",))
-        build.add_metric((__version__,), 1)
-        yield build
-        if stopped_moves := self._stopped_moves():
-            stopped = CounterMetricFamily(
-                "gpushare_moves_stopped",
-                "Plans of moves that were not carried on, by why; the log names the pod",
-                labels=("why",),
-            )
-            for reason, count in stopped_moves.items():
-                stopped.add_metric((reason,), count)
-            yield stopped
-        if placeholders := self._placeholders():
-            text = "Placeholders that there are, as the watch shows"
-            family = GaugeMetricFamily("gpushare_placeholders", text, labels=("namespace",))
-            for namespace, count in placeholders.items():
-                family.add_metric((namespace,), count)
-            yield family
-        for name, value in self._state().items():
-            collection, _, of_it = name.partition("_")
-            text = _HELP.get(name) or _OF_A_COLLECTION.get(of_it, "").format(collection)
-            text = text or name.replace("_", " ")
-            if name.endswith("_total"):
-                metric_name = f"gpushare_{name.removesuffix('_total')}"
-                yield CounterMetricFamily(metric_name, text, value=value)
-            else:
-                yield GaugeMetricFamily(f"gpushare_{name}", text, value=value)
 
-    def _counts(self) -> Iterator[Metric]:
-        pods = GaugeMetricFamily(
-            "gpushare_pods",
-            "Pods in the books, by state; unplaced: bound without devices, create them again",
-            labels=("resource", "state"),
-        )
-        alarms = CounterMetricFamily(
-            "gpushare_alarms",
-            "Things that should not happen, seen so far; the pods have events that say what",
-            labels=("resource", "kind"),
-        )
-        for resource in self._resources:
-            for name, count in resource.ledger.counts().items():
-                family = alarms if name in _ALARMS else pods
-                if name != "nodes":
-                    family.add_metric((resource.names.resource, name), count)
-        return iter((pods, alarms))
+def _state_text(state: Mapping[str, float]) -> Iterator[str]:
+    """Yield the families of the values of the process."""
+    yield family_text("gpushare_build_info", "Version", {(("version", __version__),): 1})
+    for name, value in state.items():
+        collection, _, of_it = name.partition("_")
+        text = _HELP.get(name) or _OF_A_COLLECTION.get(of_it, "").format(collection)
+        yield family_text(f"gpushare_{name}", text or name.replace("_", " "), {(): value})
 
-    def _holds(self) -> Iterator[Metric]:
-        live = GaugeMetricFamily(
-            "gpushare_holds",
-            "Pods for which filter keeps a place that is not bound yet",
-            labels=("resource",),
-        )
-        lapsed = CounterMetricFamily(
-            "gpushare_holds_lapsed",
-            "Such places that nobody bound or nominated in time, and others may have",
-            labels=("resource",),
-        )
-        for resource in self._resources:
-            live.add_metric((resource.names.resource,), len(resource.holds))
-            lapsed.add_metric((resource.names.resource,), resource.holds.lapsed_total)
-        return iter((live, lapsed))
 
-    def _trials(self) -> Iterator[Metric]:
-        labels = ("resource", "policy")
-        text = "In the last trial of policies: % of the memory"
-        ranks = GaugeMetricFamily(
-            "gpushare_ranking_policy",
-            "1 for the policy that ranks pods which name none",
-            labels=labels,
-        )
-        since = GaugeMetricFamily(
-            "gpushare_ranking_policy_chosen_timestamp_seconds",
-            "Since when the policy auto is this one, Unix time",
-            labels=labels,
-        )
-        lead = GaugeMetricFamily(
-            "gpushare_trial_lead_percent",
-            f"{text} that the policy allocates above the best of the others",
-            labels=(*labels, "second"),
-        )
-        error = GaugeMetricFamily(
-            "gpushare_trial_lead_error_percent",
-            "Standard error of gpushare_trial_lead_percent",
-            labels=labels,
-        )
-        allocated = GaugeMetricFamily(
-            "gpushare_trial_allocated_percent", f"{text} that each would allocate", labels=labels
-        )
-        refused_candidates = GaugeMetricFamily(
-            "gpushare_trial_refused_percent", f"{text} that each would refuse", labels=labels
-        )
-        for managed_resource in self._resources:
-            resource, choice = managed_resource.names.resource, managed_resource.choice
-            ranks.add_metric((resource, managed_resource.ranking_policy), 1)
-            if choice is None:
-                continue
-            since.add_metric((resource, choice.policy), choice.since)
-            if choice.second:
-                lead.add_metric((resource, choice.policy, choice.second), choice.lead)
-                error.add_metric((resource, choice.policy), choice.error)
-            for name, measured in choice.allocated.items():
-                allocated.add_metric((resource, name), measured)
-                refused_candidates.add_metric((resource, name), choice.refused_percent[name])
-        return iter((ranks, since, lead, error, allocated, refused_candidates))
+def _counts_by(label: str, counts: Mapping[str, int], name: str, text: str) -> str:
+    """Return a family with a sample for each count; "" for no counts."""
+    samples: dict[Labels, float] = {((label, value),): count for value, count in counts.items()}
+    return family_text(name, text, samples) if samples else ""
+
+
+def _books_text(resources: ManagedResources) -> Iterator[str]:
+    """Yield the families of pods, alarms and holds."""
+    pods: dict[Labels, float] = {}
+    alarms: dict[Labels, float] = {}
+    for managed_resource in resources:
+        of_resource = ("resource", managed_resource.names.resource)
+        for name, count in managed_resource.ledger.counts().items():
+            if name in _ALARMS:
+                alarms[("kind", name), of_resource] = count
+            elif name != "nodes":
+                pods[of_resource, ("state", name)] = count
+    yield family_text(
+        "gpushare_pods",
+        "Pods in the books, by state; unplaced: bound without devices, create them again",
+        pods,
+    )
+    yield family_text(
+        "gpushare_alarms_total",
+        "Things that should not happen, seen so far; the pods have events that say what",
+        alarms,
+    )
+    holds = {(("resource", item.names.resource),): item.holds for item in resources}
+    yield family_text(
+        "gpushare_holds",
+        "Pods for which filter keeps a place that is not bound yet",
+        {labels: len(of_resource) for labels, of_resource in holds.items()},
+    )
+    yield family_text(
+        "gpushare_holds_lapsed_total",
+        "Such places that nobody bound or nominated in time, and others may have",
+        {labels: of_resource.lapsed_total for labels, of_resource in holds.items()},
+    )
+
+
+def _policies_text(resources: ManagedResources) -> Iterator[str]:
+    """Yield the families of policies and of their last trial."""
+    samples = {name: dict[Labels, float]() for name in _OF_POLICIES}
+    ranks, since, lead, error, allocated, refused = samples.values()
+    for managed_resource in resources:
+        resource, choice = ("resource", managed_resource.names.resource), managed_resource.choice
+        ranks[("policy", managed_resource.ranking_policy), resource] = 1
+        if choice is None:
+            continue
+        chosen = ("policy", choice.policy), resource
+        since[chosen] = choice.since
+        if choice.second:
+            lead[*chosen, ("second", choice.second)] = choice.lead
+            error[chosen] = choice.error
+        for name, measured in choice.allocated.items():
+            allocated[("policy", name), resource] = measured
+            refused[("policy", name), resource] = choice.refused_percent[name]
+    return (family_text(name, text, samples[name]) for name, text in _OF_POLICIES.items())

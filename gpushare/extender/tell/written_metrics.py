@@ -359,7 +359,8 @@ def family_text(name: str, text: str, samples: _Samples) -> str:
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     for labels, value in samples.items():
         pairs = ",".join(f'{key}="{label.translate(_ESCAPES)}"' for key, label in labels)
-        lines.append(f"{name}{{{pairs}}} {float(value)}")
+        labels_text = f"{{{pairs}}}" if pairs else ""
+        lines.append(f"{name}{labels_text} {float(value)}")
     return "\n".join(lines) + "\n"
 
 

@@ -4,12 +4,14 @@ Only an optimization: the gate at bind (bind/gate.py) keeps groups whole without
 refuses a group that does not fit whole before any place is charged for the group. The result is
 kept per group, and computed again for a refused group once the books have changed.
 
-Tested in `tests/unit/extender/verbs/test_offers.py` and `tests/simulation/test_gate_story.py`.
+Tested in `tests/unit/extender/verbs/test_group_room.py`, in `test_offers.py` beside it, and in
+`tests/simulation/test_gate_story.py`.
 """
 
 import threading
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from gpushare.core.decide import room_for
@@ -21,7 +23,7 @@ from gpushare.core.states.entry import Phase
 from gpushare.explain.pod import GroupNeed
 from gpushare.extender.follow.group_members import Need, kind_of
 from gpushare.extender.managed_resources import ManagedResource
-from gpushare.extender.verbs.bind.gate import Gate
+from gpushare.extender.verbs.bind.gate import Arrival, Gate
 from gpushare.wire.claimant import Claimant
 
 _MAX_GROUPS = 1_000
@@ -119,23 +121,34 @@ class GroupRoom:
             return False
         needs = self.needs(pod, demands()) or Counter({kind_of(pod.request): 1})
         rows = rows[rows >= 0]
+
+        def fits(number: int) -> bool:
+            draft = self._without(snapshot, rivals[:number])
+            return all(room_for(draft, asks, count, rows) >= count for asks, count in needs.items())
+
+        # Most often no number is enough, and there may be a thousand groups.
+        if not fits(len(rivals)):
+            return False
+        number = 1 + bisect_left(range(1, len(rivals)), True, key=fits)
+        self._gate.yield_to(pod.group, [key for key, _ in rivals[:number]])
+        self._open_gate()
+        return True
+
+    def _without(
+        self, snapshot: Snapshot, groups: Iterable[tuple[str, Iterable[Arrival]]]
+    ) -> HeldSnapshot:
+        """Return the snapshot less the charges of these groups at the gate."""
         if isinstance(snapshot, HeldSnapshot):
             freed = HeldSnapshotBuilder(snapshot.base, snapshot)
         else:
             freed = HeldSnapshotBuilder(snapshot)
-        for number, (_, arrivals) in enumerate(rivals, 1):
+        for _, arrivals in groups:
             for arrival in arrivals:
                 entry = self._managed.ledger.entry(arrival.ref.uid)
                 row = snapshot.row.get(arrival.node)
-                if entry is None or entry.phase is not Phase.AT_GATE or row is None:
-                    continue
-                freed.give(row, entry.placement or (), entry.request)
-            draft = freed.draft()
-            if all(room_for(draft, asks, count, rows) >= count for asks, count in needs.items()):
-                self._gate.yield_to(pod.group, [key for key, _ in rivals[:number]])
-                self._open_gate()
-                return True
-        return False
+                if entry is not None and entry.phase is Phase.AT_GATE and row is not None:
+                    freed.give(row, entry.placement or (), entry.request)
+        return freed.draft()
 
 
 def group_needs(

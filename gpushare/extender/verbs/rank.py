@@ -52,7 +52,7 @@ class RankVerb:
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter; an error stands in the field `Error`."""
-        usual = decode_pod(body)
+        usual = decode_pod(body, self._lists)
         if usual is not None and self._ranker_for(usual[0]) is None:
             return VerbAnswer(mirror_names(usual[1]), "plain", {})
         try:

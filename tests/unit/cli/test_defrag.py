@@ -219,6 +219,17 @@ def test_the_cost_is_what_was_not_saved(defrag: Answer) -> None:
     assert plan["lostGpuHours"] == pytest.approx(units / 80 / HOUR)
 
 
+def test_a_percentage_of_memory_costs_the_charged_units(cluster: Cluster, defrag: Answer) -> None:
+    cluster.pods[0] = running("notebook-0", "gpu-1:0", 1)
+    limits = cluster.pods[0]["spec"]["containers"][0]["resources"]["limits"]
+    limits["aliyun.com/gpu-mem.percentage"] = 25
+    plan = document(defrag, "--for", "2x60GiB")["plan"]
+    units = 22 * 1800 + 20 * plan["moves"][1]["lostSeconds"]
+    assert [move["name"] for move in plan["moves"]] == ["embed-7f9c-x", "notebook-0"]
+    assert plan["lostUnitSeconds"] == pytest.approx(units)
+    assert plan["lostGpuHours"] == pytest.approx(units / 80 / HOUR)
+
+
 def test_a_moved_pod_goes_where_its_own_policy_puts_it(cluster: Cluster, defrag: Answer) -> None:
     targets = {}
     for policy in ("binpack", "spread", "unknown"):

@@ -177,6 +177,14 @@ def test_without_the_right_to_list_nodes_the_pods_of_the_namespace_are_shown(
     )
 
 
+def test_a_percentage_of_memory_is_shown_as_one(tenant: FakeKubectl, inspect: Inspect) -> None:
+    pods = [pod("part", "gpu-1", 1, namespace=NAMESPACE, share=60)]
+    (tenant.folder / "pods").write_text(json.dumps({"kind": "PodList", "items": pods}))
+    assert inspect()[1].splitlines()[1].split() == ["part", NAMESPACE, "gpu-1", "60%", "0(1)"] + [
+        "Running"
+    ]
+
+
 def test_the_document_tells_no_sum_that_is_unknown(tenant: FakeKubectl, inspect: Inspect) -> None:
     document = json.loads(inspect("-o", "json")[1])
     assert (document["total"], document["free"], document["nodes"]) == (None, None, [])

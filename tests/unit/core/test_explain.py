@@ -429,6 +429,16 @@ def test_one_pod_is_named_that_opens_a_device_and_the_sums() -> None:
     assert ([entry.ref.name for entry in remedy.ends], remedy.lacks) == (["large"], ())
 
 
+def test_another_pod_ends_rather_than_one_that_its_controller_replaces() -> None:
+    web = Apart("replicaset default/web u", required=True)
+    pods = (pod("fellow", "a", 2, 0, apart=web), pod("other", "b", 16, 0))
+    world = World((node("a", 16), node("b", 16)), pods)
+    (remedy,) = world.explain(Request(2, 1, apart=web)).remedies
+    assert [entry.ref.name for entry in remedy.ends] == ["other"]
+    (remedy,) = World(world.nodes[:1], pods[:1]).explain(Request(2, 1, apart=web)).remedies
+    assert [entry.ref.name for entry in remedy.ends] == ["fellow"]
+
+
 def test_nodes_of_another_model_are_counted_apart() -> None:
     world = World((node("a", 16), replace(node("b", 80), models=("H100",))))
     explain_result = world.explain(Request(20, 1, models=("A100",)))

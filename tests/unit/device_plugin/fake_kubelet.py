@@ -138,6 +138,7 @@ def _message(pod: Json) -> pb.Pod:
             containers=map(container, spec["containers"]),
             init_containers=map(container, spec.get("initContainers") or ()),
             node_name=spec.get("nodeName", ""),
+            node_selector=spec.get("nodeSelector") or {},
         ),
         status=pb.PodStatus(phase="Pending"),
     )

@@ -84,6 +84,7 @@ def node_json(
     usable: object = None,
     inventory: str | None = None,
     labels: dict[str, str] | None = None,
+    notes: dict[str, str] | None = None,
     cordoned: bool = False,
     ready: str = "True",
     cores: object = None,
@@ -92,9 +93,10 @@ def node_json(
     amounts = {} if total is None else {MEM: total, COUNT: count}
     amounts |= {} if cores is None else {CORES: cores}
     allocatable = amounts if usable is None else {**amounts, MEM: usable}
-    notes = {} if inventory is None else {ALIYUN.inventory: inventory}
+    inventories = {} if inventory is None else {ALIYUN.inventory: inventory}
+    annotations = inventories | (notes or {})
     return {
-        "metadata": {"name": name, "labels": labels or {}, "annotations": notes},
+        "metadata": {"name": name, "labels": labels or {}, "annotations": annotations},
         "spec": {"unschedulable": True} if cordoned else {},
         "status": {
             "capacity": amounts,

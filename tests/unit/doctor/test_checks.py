@@ -441,6 +441,18 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         {"nodes": (node(labels={"gpushare.io/max-sharers": "few"}),)},
     ),
     (
+        "node-capacity",
+        "warn",
+        "n1: label gpushare.io/max-sharer has no effect",
+        {"nodes": (node(labels={"gpushare.io/max-sharer": "4"}), node(name="b"))},
+    ),
+    (
+        "node-capacity",
+        "warn",
+        "n1: annotation gpushare.io/max-sharers has no effect",
+        {"nodes": (node(notes={"gpushare.io/max-sharers": "4"}),)},
+    ),
+    (
         "node-inventory",
         "fail",
         "devices[0].mem",

@@ -155,6 +155,22 @@ def test_a_node_without_slices_is_gone_and_its_claims_count_again_when_it_is_bac
     assert books.versions["n1"] != first
 
 
+def test_the_nodes_that_changed_since_a_version_are_told(books: ClaimBooks) -> None:
+    for node in ("n1", "n2", "n3"):
+        books.slice_changed(slice_of(node, device("gpu-0", 40, node=node)))
+    version, changed_nodes = books.changed_since(-1)
+    assert sorted(changed_nodes) == ["n1", "n2", "n3"]
+    assert books.changed_since(version) == (version, [])
+    books.claim_changed(allocated(1, holding("n2", "gpu-0", 10)))
+    books.touch("n1")
+    books.touch("unknown")
+    later_version, changed_nodes = books.changed_since(version)
+    assert sorted(changed_nodes) == ["n1", "n2"]
+    books.slice_gone(f"slice-{DRIVER}-n1")
+    books.slice_changed(slice_of("n3", device("gpu-0", 80, node="n3")))
+    assert books.changed_since(later_version)[1] == ["n3"]
+
+
 def test_requests_are_those_of_claims_without_an_allocation(books: ClaimBooks) -> None:
     books.claim_changed(open_claim(1, 10))
     books.claim_changed(allocated(2))

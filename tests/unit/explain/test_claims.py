@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import (
@@ -144,7 +145,7 @@ def test_a_pod_that_fits_is_told_where() -> None:
     assert "Fits now:   on a and c" in lines(books, 1)
     gated = pod_with(1)
     assert gated.spec is not None
-    gated.spec.scheduling_gates = [{}]  # type: ignore[list-item]  # only the number counts
+    gated.spec.scheduling_gates = [Raw(b'{"name":"example.com/queue"}')]
     text = document(explain_claims(gated, books, own("a", "b", "c"), always, "GiB"))["lines"]
     assert "Would fit:  on a and c once its scheduling gates are removed" in text
 

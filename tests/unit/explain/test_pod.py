@@ -58,7 +58,7 @@ def filled(
     return resource
 
 
-def told(pod: dict[str, Any], resource: ManagedResource, **more: bool) -> list[str]:
+def told(pod: dict[str, Any], resource: ManagedResource, **more: Any) -> list[str]:
     return lines(explain_pod(read_pod(pod), [resource], "GiB", **more))
 
 
@@ -342,8 +342,13 @@ def test_who_was_asked_is_told(message: str, more: dict[str, bool], line: str) -
 
 def test_a_pod_with_gates_waits_for_nobody() -> None:
     pod = pod_json("late", 8)
-    pod["spec"]["schedulingGates"] = [{"name": "quota"}]
-    assert "scheduling gates hold the pod back" in told(pod, filled(node("a", 16)))[-1]
+    pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}, {"name": "quota"}]
+    assert told(pod, filled(node("a", 16)))[-1] == (
+        "Scheduler:  scheduling gates hold the pod back: kueue.x-k8s.io/admission and quota; no"
+        " scheduler looks at it until they are removed"
+    )
+    pod["spec"]["schedulingGates"] = ["odd", {}]
+    assert "hold the pod back: ? and ?; no" in told(pod, filled(node("a", 16)))[-1]
 
 
 def test_a_bound_pod_is_told_with_the_scores_of_now() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.core.amounts import compute
+from gpushare.core.amounts import compute, percents_of
 from gpushare.core.model import Request
 from gpushare.extender.factory import make_managed_resources
 from gpushare.extender.follow.group_sizes import GroupSizes
@@ -38,3 +38,20 @@ def test_compute_that_kube_scheduler_does_not_count_keeps_no_pod_out(*, ignored:
     )
     result = [obstacle.text for obstacle in memory.filters.obstacles("a", request)]
     assert result == ([] if ignored else [f"too little {ALIYUN.cores} even if empty"])
+
+
+def test_without_a_file_percents_of_memory_count_as_ignored_by_kube_scheduler() -> None:
+    entry = ExtenderConfig(
+        "http://127.0.0.1:1", managed_resources=(ExtenderManagedResource(ALIYUN.resource),)
+    )
+    request = Request(
+        1, 1, resources=((ALIYUN.share, 30), (ALIYUN.resource, 1)), percents=percents_of((0, 30))
+    )
+    for file, is_left_out in (("", False), ("kube-scheduler.yaml", True)):
+        settings = Settings(scheduler_config=file)
+        resources = make_managed_resources(settings, entry, [], GroupSizes())
+        resources.node_states.put(
+            state_of(node("a", 16), allocatable={ALIYUN.resource: 16, "pods": 110})
+        )
+        (memory,) = resources
+        assert bool(memory.filters.obstacles("a", request)) == is_left_out

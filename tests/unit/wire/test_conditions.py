@@ -1,6 +1,7 @@
 """The condition that kube-scheduler writes is read as reasons by node count."""
 
 import pytest
+from msgspec import Raw
 
 from gpushare.wire.conditions import SchedulerView, scheduler_view
 from gpushare.wire.objects import Metadata, Pod, PodCondition, PodSpec, PodStatus
@@ -69,3 +70,10 @@ def test_a_pod_that_nobody_has_looked_at_or_that_is_scheduled_has_no_message() -
     assert scheduler_view(Pod()).message is None
     assert view_of("late", status="True").message is None
     assert scheduler_view(Pod(spec=PodSpec(scheduler_name="mine"))).name == "mine"
+
+
+def test_scheduling_gates_are_told_by_name() -> None:
+    gates = [Raw(b'{"name":"kueue.x-k8s.io/admission"}'), Raw(b'{"name":""}'), Raw(b"7")]
+    view = scheduler_view(Pod(Metadata(), PodSpec(scheduling_gates=gates)))
+    assert view.gates == ("kueue.x-k8s.io/admission", "?", "?")
+    assert scheduler_view(Pod()).gates == ()

@@ -558,12 +558,12 @@ def test_of_many_labels_the_first_are_kept_and_an_assume_time_that_is_none_is_cu
     ("deletion", "started", "deadline", "ends_by"),
     [
         (None, "2026-01-01T00:00:00Z", None, 0.0),
-        (None, "2026-01-01T00:00:00Z", 3600, 1_767_225_600.0 + 3600),
+        (None, "2026-01-01T00:00:00Z", 3600, 1_767_225_600.0 + 3600 + 40),
         (None, None, 3600, 0.0),
         ("2026-01-01T00:10:00Z", "2026-01-01T00:00:00Z", 3600, 1_767_225_600.0 + 600),
     ],
 )
-def test_a_pod_must_be_gone_by_its_deletion_or_its_deadline(
+def test_a_pod_must_be_gone_by_its_deletion_or_its_deadline_and_grace(
     deletion: str | None, started: str | None, deadline: int | None, ends_by: float
 ) -> None:
     document = {
@@ -571,6 +571,7 @@ def test_a_pod_must_be_gone_by_its_deletion_or_its_deadline(
         "spec": {
             "nodeName": "n",
             "activeDeadlineSeconds": deadline,
+            "terminationGracePeriodSeconds": 40,
             "containers": [{"resources": {"limits": {ALIYUN.resource: "4"}}}],
         },
         "status": {"startTime": started},

@@ -18,11 +18,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from gpushare.core.model import PodRef, Request
-from gpushare.extender.follow.group_members import GroupMembers, Member, Need
+from gpushare.extender.follow.group_members import MOST_KINDS, GroupMembers, Member, Need
 from gpushare.wire.groups import Group
 
 WAIT = 3.0
@@ -277,7 +278,7 @@ class Gate:
         first; empty if the group does not have to wait, or lacks no other place.
 
         holders: contains the uids of pods with a hold. The result includes the places that better
-        groups at the gate still lack, since better groups pass first.
+        groups at the gate still lack, since better groups pass first, up to a bound of requests.
         """
         size = self.size_of(group)
         with self._changed:
@@ -291,7 +292,7 @@ class Gate:
             for rival in self._groups.values():
                 if rival.arrivals and self._rank(rival.group.key) < self._rank(group.key):
                     needed.update(self._lacks(rival, need.resource, holders))
-            return needed
+            return Counter(dict(islice(needed.items(), 2 * MOST_KINDS)))
 
     def rivals(self, group: Group, resource: str) -> list[tuple[str, tuple[Arrival, ...]]]:
         """Return the groups with charges at the gate that have to yield to this group, each with

@@ -1,9 +1,12 @@
 """The order of nodes for pods with claims, and the effect of offers."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpushare.core.claims.model import (
     THOUSANDTHS,
@@ -12,14 +15,18 @@ from gpushare.core.claims.model import (
     ClassRecord,
     Device,
     DeviceKey,
+    Fit,
     TaintRule,
+    Taken,
+    Use,
 )
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import load_policy
 from gpushare.core.selectors import Taint
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
+from gpushare.explain.claim_books import ClaimBooks
 from gpushare.extender.claims import ranker
-from gpushare.extender.claims.ranker import OFFER_SECONDS
+from gpushare.extender.claims.ranker import OFFER_SECONDS, _NodeOffer, _NodeOffers
 from tests.support.claim_values import (
     DRIVER,
     GIB,
@@ -134,6 +141,65 @@ def test_what_is_offered_is_taken_from_what_a_policy_sees(world: RankingWorld) -
     assert world.best(2) == "b"
 
 
+def test_a_node_that_changed_while_others_were_named_is_judged_anew(world: RankingWorld) -> None:
+    world.nodes(a=(40,), b=(20,))
+    world.claims(*(open_claim(number, 10) for number in (1, 2, 3)))
+    assert world.best(1, names="a b") == "b"
+    world.nodes(b=(15, 12))
+    assert world.best(2, names="a") == "a"
+    assert world.best(3, names="a b") == "b"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 4), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=3)
+        ),
+        max_size=20,
+    ),
+    st.integers(0, 20),
+)
+def test_sums_of_offers_that_come_and_go_equal_sums_made_anew(
+    steps: list[tuple[int, list[tuple[int, int]]]], new_devices_at: int
+) -> None:
+    books = ClaimBooks(DRIVER, GIB)
+    cards = [device(f"gpu-{at}", 40, shared=at > 0) for at in range(3)]
+    books.slice_changed(slice_of("n1", *cards))
+    kept_sums, offers = _NodeOffers(books, "n1"), dict[str, _NodeOffer]()
+    for number, (pod, devices) in enumerate(steps):
+        if number == new_devices_at:
+            books.slice_changed(slice_of("n1", *cards[:2]))
+        uid = f"pod-{pod}"
+        if offers.pop(uid, None) is not None:
+            kept_sums.remove(uid)
+            continue
+        amounts = [
+            (cards[card], {"memory": gib * GIB * THOUSANDTHS} if gib else {})
+            for card, gib in devices
+        ]
+        fit = Fit(
+            tuple(
+                Taken(0, "cards", card, amount if card.is_shared else None, False)
+                for card, amount in amounts
+            )
+        )
+        offers[uid] = _NodeOffer("n1", fit, {}, 0.0)
+        kept_sums.add(uid, replace(offers[uid]))
+        _ = kept_sums.units() if number % 2 else {}
+    fresh_sums = _NodeOffers(books, "n1")
+    for uid, offer in offers.items():
+        fresh_sums.add(uid, offer)
+    assert len(kept_sums) == len(offers)
+    kept_use, use = (Use().plus(sums.holdings()) for sums in (kept_sums, fresh_sums))
+    assert kept_use.exclusive == use.exclusive
+    assert kept_use.shares.keys() == use.shares.keys()
+    # An amount of 0 is no amount.
+    assert {key: +Counter(amounts) for key, amounts in kept_use.shares.items()} == {
+        key: +Counter(amounts) for key, amounts in use.shares.items()
+    }
+    assert kept_sums.units() == fresh_sums.units()
+
+
 def test_a_count_takes_as_many_cards(world: RankingWorld) -> None:
     world.nodes(a=(40,), b=(60, 60), c=(40, 40))
     world.claims(open_claim(1, 40, count=2))
@@ -195,6 +261,16 @@ def test_a_pod_whose_claims_are_allocated_or_not_known_is_not_ranked(world: Rank
     world.claims(allocated(1, holding("a", "gpu-0", 10)))
     assert world.rank(1) is None
     assert world.rank(2) is None
+
+
+def test_nothing_is_ranked_without_a_node_of_the_driver(
+    world: RankingWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.claims(open_claim(1, 10))
+    assert world.rank(1) is None
+    world.nodes(a=(40,))
+    assert world.best(1) == "a"
+    assert not caplog.records
 
 
 def test_nothing_is_ranked_before_the_books_are_filled(world: RankingWorld) -> None:

@@ -180,6 +180,23 @@ class World:
         self.under_test.round()
         self.shown()
 
+    def judged(self, name: str, units: int, count: int = 1, **fields: Any) -> str:
+        """A job comes; the state of its check after a round. The arguments are those of `comes`."""
+        self.comes(name, units, count, **fields)
+        return self.states(name)[0]
+
+    def states(self, *names: str) -> tuple[str, ...]:
+        """The states of the checks of these workloads after a round."""
+        self.round()
+        return tuple(map(self.state, names))
+
+    def calls_in(self, rounds: int = 1) -> list[str]:
+        """The calls in so many rounds."""
+        self.calls.clear()
+        for _ in range(rounds):
+            self.round()
+        return self.calls
+
     def state(self, name: str) -> str:
         (check,) = self.workloads[name]["status"]["admissionChecks"]
         return str(check["state"])
@@ -212,3 +229,15 @@ class World:
         self.version += 1
         document["metadata"]["resourceVersion"] = f"9{self.version}"
         document["status"] = {**document.get("status", {}), **patch["status"]}
+
+
+def refused(*names: str) -> World:
+    """A node with 10 of 16 taken, and jobs of 12 that were refused and wait."""
+    world = World(["a"])
+    world.runs("ten", 10, "a")
+    for name in names:
+        world.comes(name, 12)
+    world.round()
+    for name in names:
+        world.evict(name)
+    return world

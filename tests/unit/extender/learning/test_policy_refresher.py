@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpushare.core.model import Request
+from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
@@ -16,6 +16,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.ledger import Changes, LearnedPod, Ledger
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
+from tests.unit.core.clusters import with_share
 from tests.unit.extender.kit import NPU, managed_resources, try_here
 
 SHARE = Request(4, 1, cpu=1000, memory=2**30)
@@ -173,6 +174,20 @@ def test_what_was_created_counts_by_class_and_so_do_the_devices_there_are(
     assert workload.capacities == ((8, 1), (16, 2))
     share = PodClass(cpu=1000, units=4, devices=1, memory=2**30)
     assert dict(workload.classes) == {share: 30, PodClass(cpu=500): 20}
+
+
+def test_a_namespace_counts_by_the_units_that_its_percentages_are_charged(
+    learning: PolicyRefresher, managed: ManagedResource, maker: Maker
+) -> None:
+    whole = Request(1, 1, percents=with_share(0, 100))
+    for space, request in (("a", whole), ("b", Request(1, 1))):
+        pod = ObservedPod(PodRef(space, "p", space), request, "a", ((int(space == "b"), 1),))
+        managed.ledger.pod_changed(pod)
+        new = [(LearnedPod(space, request), False)] * 30
+        learning.changed(managed, Changes(new=new), False)
+    learning.refresh()
+    small, large = dict(maker.asked[0].classes).values()
+    assert small == large
 
 
 def test_the_new_rankings_know_what_the_old_ones_were_asked_for(

@@ -141,6 +141,7 @@ def no_room(*nodes: str) -> dict[str, str]:
         (True, {"priority": 1}),
         (True, {"activeDeadlineSeconds": 600}),
         (False, {"activeDeadlineSeconds": 11_000}),
+        (False, {"activeDeadlineSeconds": 600, "terminationGracePeriodSeconds": 11_000}),
     ],
 )
 def test_a_reservation_lets_older_pods_pass_and_those_that_end_before(
@@ -378,6 +379,14 @@ def test_nothing_is_reserved_for_a_pod_that_waits_for_something_else(change: Jso
     assert world.round() == {}
     del world.pods["late"]
     assert world.round(100) == {}
+
+
+def test_an_overdue_pod_is_expected_to_run_on() -> None:
+    world = full_world("a", "b", "c")
+    for device in range(2):
+        world.runs(f"b-{device}", "b", device, activeDeadlineSeconds=7000)
+    world.waits("late")
+    assert world.round() == {"late": "a"}
 
 
 def test_the_time_with_closed_gates_does_not_count() -> None:

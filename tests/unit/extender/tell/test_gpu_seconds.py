@@ -334,6 +334,21 @@ def test_the_smallest_count_together_and_no_counter_falls(monkeypatch: pytest.Mo
             counted.ledger.pod_gone(pod.uid)
 
 
+def test_the_same_of_equal_holders_count_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_seconds, "MOST_SERIES", 3)
+    counted = one_node("namespaces")
+    for namespace in "abcde":
+        counted.pod("p", 2, ((0, 2),), namespace=namespace)
+    counted.tick()
+    counted.pod("q", 3, ((1, 3),), namespace="a")
+    counted.tick(10)
+    counted.ledger.pod_gone("uid-a-q")
+    counted.tick(10)
+    counted.tick(10)
+    known = counted.seconds("namespace_gpu_seconds", "namespace").keys()
+    assert known == {("a",), ("b",), ("c",), (OTHERS,)}
+
+
 def test_a_cluster_in_churn_leaves_no_rounding_errors_behind() -> None:
     counted = one_node()
     for number in range(200):

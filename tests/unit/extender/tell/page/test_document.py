@@ -110,6 +110,11 @@ def test_a_device_with_the_most_pods_has_nothing_free() -> None:
     world.ledger.pod_changed(pod("lost", 4, "a"))
     world.ledger.pod_changed(pod("some", 4, "a", 1))
     assert [item["free"] for item in part(world)["nodes"][0]["devices"]] == [12, 0]
+    for name in ("second", "third"):
+        world.ledger.pod_changed(pod(name, 4, "a", 0))
+    world.ledger.pod_changed(pod("late", 4))
+    (waiting,) = part(world)["pending"]
+    assert "free devices have the most pods that their node allows; it would" in waiting["why"]
 
 
 def test_a_pod_with_a_percentage_of_memory_has_the_units_of_its_card() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gpushare.core.model import PodRef, Request
-from gpushare.extender.follow.group_members import Member, Need
+from gpushare.extender.follow.group_members import MOST_KINDS, Member, Need
 from gpushare.extender.verbs.bind.gate import (
     COMPETITION,
     DELETED,
@@ -290,6 +290,18 @@ def test_a_group_lacks_the_places_of_members_that_have_none_and_of_better_groups
     assert lacks("old-3") == 0
 
 
+def test_the_kinds_of_a_better_group_are_bounded_whatever_a_tenant_writes() -> None:
+    world = World(old=500, young=2)
+    for number in range(500):
+        need = Need(MEM, Request(1 + number, 1))
+        world.gate.shown("old", Member(ref(f"old-{number}"), False, need, 0, 1.0))
+    world.show("young-0", created=2.0)
+    world.gate.arrive(world.group("old"), Arrival(ref("old-0"), "s", "n", MEM, 9.0))
+    needs = world.gate.needs("uid-young-0", world.group("young"), Need(MEM, ASKS), ())
+    assert len(needs) == 2 * MOST_KINDS
+    assert needs[ASKS] == 3
+
+
 def test_the_state_of_a_group_says_how_far_it_has_come() -> None:
     world = World(a=4)
     world.show("a-0", is_bound=True)
@@ -300,16 +312,14 @@ def test_the_state_of_a_group_says_how_far_it_has_come() -> None:
     assert tuple(world.gate.state_of(world.group("b"))) == (0, 0, 0, 0, None)
 
 
-def test_a_thread_that_waits_is_woken_by_a_verdict_and_by_the_time() -> None:
+@pytest.mark.parametrize(("now", "comes"), [(0.0, "a-1"), (99.0, "")])
+def test_a_thread_that_waits_is_woken_by_a_verdict_and_by_the_time(now: float, comes: str) -> None:
     world = World(a=2)
     world.arrive("a-0")
     world.show("a-1")
-    waits = threading.Thread(target=world.gate.wait_for_verdict, args=(lambda: 0.0, 60.0))
+    waits = threading.Thread(target=world.gate.wait_for_verdict, args=(lambda: now, 60.0))
     waits.start()
-    world.gate.arrive(world.group("a"), Arrival(ref("a-1"), "s", "n", MEM, 5.0))
+    if comes:
+        world.gate.arrive(world.group("a"), Arrival(ref(comes), "s", "n", MEM, 5.0))
     waits.join(30.0)
     assert not waits.is_alive()
-    world.gate.take(0.0)
-    world.arrive("a-5", 0.0)
-    world.gate.gone("uid-a-0", deleted=True)
-    world.gate.wait_for_verdict(lambda: 99.0, 60.0)
