@@ -1,9 +1,9 @@
 """Write the report as a document for programs, and documents as JSON or YAML.
 
 The keys are a promise (docs/inspect.md): while apiVersion is gpushare.io/v1, keys may be added, but
-no key is removed or changes its meaning. Every key is always there; unknown values are null. Keys
-of compute are there if a pod has or requests compute; `claims` if the cluster has the device class
-of claims.
+no key is removed or changes its meaning. Unknown values are null. Keys of compute are there if a
+pod has or requests compute; `share` and `limits` if a pod has one; `claims` if the cluster has the
+device class of claims. Every other key is always there.
 
 Tested in `tests/unit/cli/test_documents.py` and `tests/unit/cli/test_inspect_parts.py`.
 """

@@ -37,7 +37,6 @@ from gpushare.explain.pod import (
     GivenCard,
     PodExplanation,
 )
-from gpushare.explain.text import claims_sentence
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.conditions import scheduler_view
 from gpushare.wire.demands import demands_of
@@ -81,12 +80,18 @@ def by_claims(pod: ClaimsPod, resources: Collection[str], by_class: Collection[s
 
 
 def explain_claims(
-    pod: ClaimsPod, books: ClaimBooks, filters: OwnFilters, matches: Matcher, unit: str
+    pod: ClaimsPod,
+    books: ClaimBooks,
+    filters: OwnFilters,
+    matches: Matcher,
+    unit: str,
+    *,
+    readings: Readings | None = None,
 ) -> PodExplanation:
     """Return the explanation of a pod with claims.
 
     filters: kube-scheduler's other filters over the nodes. matches: evaluates selectors. unit: the
-    name of a memory unit.
+    name of a memory unit. readings: as of `read_devices`.
     """
     ref = pod_ref(pod)
     answer = PodExplanation(ref, CLASS, unit, "ended", scheduler_view(pod))
@@ -103,7 +108,7 @@ def explain_claims(
     if node:
         return replace(answer, state="bound", node=node, claims=claims)
     answer = replace(answer, state="pending", claims=claims)
-    return replace(answer, reading=read_devices(pod, books, filters, matches))
+    return replace(answer, reading=read_devices(pod, books, filters, matches, readings))
 
 
 def explain_claim(claim: ClaimRecord, books: ClaimBooks) -> ClaimExplanation:
@@ -147,26 +152,6 @@ def _quantity(thousandths: int) -> str:
     return str(amount)
 
 
-def why_pending(
-    pod: ClaimsPod,
-    books: ClaimBooks,
-    filters: OwnFilters,
-    matches: Matcher,
-    readings: Readings,
-) -> str:
-    """Return why the devices keep a pod with claims pending, in one sentence.
-
-    readings: those of the books and filters as these are; a new one is added.
-    """
-    namespace = pod_ref(pod).namespace
-    claims = (books.named(namespace, name) for name in claim_names(pod) or ())
-    requests = [
-        text for claim in claims if claim and claim.request for text in request_texts(claim.request)
-    ]
-    reading = read_devices(pod, books, filters, matches, readings)
-    return claims_sentence(requests, reading)
-
-
 def read_devices(
     pod: ClaimsPod,
     books: ClaimBooks,
@@ -176,7 +161,7 @@ def read_devices(
 ) -> DeviceReading | None:
     """Return how the claims of a pending pod stand on the devices; None if all have devices.
 
-    readings: of pods with equal requests, as in `why_pending`.
+    readings: of equal requests, by the books and filters as these are; a new one is added.
     """
     requests = books.requests(pod)
     if requests.missing:

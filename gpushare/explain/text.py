@@ -126,15 +126,13 @@ def verdict_text(
     return _most(judged, unit)
 
 
-def claims_sentence(requests: Iterable[str], reading: DeviceReading | None) -> str:
-    """Return why a pod with claims waits, by the devices, in one sentence.
-
-    requests: of its claims without devices, in words. reading: None: all its claims have devices.
-    """
+def claims_sentence(pod: PodExplanation) -> str:
+    """Return why a pending pod with claims waits, by the devices, in one sentence."""
+    reading = pod.reading
     if reading is None:
         return "its claims have devices"
-    requested = _some(dict.fromkeys(requests)) if requests else ""
-    parts = [f"asks for {requested}"[:_MOST_REQUESTS]] if requested else []
+    requests = dict.fromkeys(text for claim in pod.claims for text in claim.requests)
+    parts = [f"asks for {_some(requests)}"[:_MOST_REQUESTS]] if requests else []
     if reading.detail:
         return "; ".join([*parts, f"not judged: {reading.detail}"])
     return "; ".join(filter(None, [*parts, _claim_devices(reading), verdict_sentence(reading)]))

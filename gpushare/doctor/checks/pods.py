@@ -156,22 +156,25 @@ def _unserved(pods: ListedPods, facts: Facts) -> Finding:
 
 
 def _limits(pods: ListedPods, facts: Facts) -> Finding:
-    """Return the devices of which the pods may use more than there is."""
+    """Return the devices of which the pods may use more than there is, by limits above requests."""
     name = "memory-limits"
     if isinstance(facts.nodes, Unread):
         return skip(name, "the memory of devices is told by the nodes")
-    over = []
-    for node in facts.nodes:
-        capacity = node.spec.capacity
-        sums = Counter[int]()
-        for pod in pods.gpu:
-            if pod.node == node.name:
-                sums.update(dict(pod.request.limits_on(pod.placement or (), capacity)))
-        over += [
-            f"device {device} of node {node.name}: limits of {sums[device]} on {units}"
-            for device, units in enumerate(capacity)
-            if sums[device] > units
-        ]
+    capacities = {node.name: node.spec.capacity for node in facts.nodes}
+    charges, limits = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for pod in pods.gpu:
+        shares, capacity = pod.placement or (), capacities.get(pod.node, ())
+        for sums, of_pod in (
+            (charges, pod.request.charges_on(shares, capacity)),
+            (limits, pod.request.limits_on(shares, capacity)),
+        ):
+            sums.update({(pod.node, device): units for device, units in of_pod})
+    over = [
+        f"device {device} of node {node}: limits of {limits[node, device]} on {units}"
+        for node, capacity in capacities.items()
+        for device, units in enumerate(capacity)
+        if limits[node, device] > max(units, charges[node, device])
+    ]
     if not over:
         return ok(name, "every device has the memory that its pods may use together")
     return warn(

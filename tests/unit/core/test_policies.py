@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
+from gpushare.core.amounts import charged_units
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import Charge, Request
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
@@ -74,11 +75,13 @@ def test_device_bestfit_leaves_as_little_over_as_any_set_of_devices(
 ) -> None:
     view, policy = cluster.snapshot(), POLICIES["device-bestfit"]
     leftovers: dict[str, int] = {}
-    for name in cluster.names:
-        free = cluster.free(name)
-        device_leftovers = [
-            free[at] - request.units for at in expected_devices(cluster, name, request)
+    for spec in cluster.nodes:
+        name = spec.name
+        remaining = [
+            free - charged_units(request.units, request.percents, capacity)
+            for free, capacity in zip(cluster.free(name), spec.capacity, strict=True)
         ]
+        device_leftovers = [remaining[at] for at in expected_devices(cluster, name, request)]
         sums = [sum(some) for some in combinations(device_leftovers, request.devices)]
         if not sums:
             with pytest.raises(InsufficientMemory):
@@ -86,7 +89,7 @@ def test_device_bestfit_leaves_as_little_over_as_any_set_of_devices(
             continue
         leftovers[name] = min(sums)
         chosen = place(view, name, request, Ranking(policy)).devices
-        assert sum(free[device] - request.units for device in chosen) == leftovers[name]
+        assert sum(remaining[device] for device in chosen) == leftovers[name]
     best = best_node(view, cluster.names, request, Ranking(policy))
     assert best is None or leftovers[best] == min(leftovers.values())
 

@@ -134,15 +134,18 @@ def test_each_sentence_is_of_one_verdict_and_the_same_everywhere(text: str) -> N
     assert f"{label:<12}{text}" in lines(about)
 
 
+def by_claims(reading: DeviceReading) -> PodExplanation:
+    """The explanation of a pending pod with such a reading."""
+    ref, view = PodRef("ns", "late", "u"), SchedulerView("default-scheduler")
+    return PodExplanation(ref, CLASS, "GiB", "pending", view, reading=reading)
+
+
 @pytest.mark.parametrize("text", READINGS)
 def test_each_sentence_about_claims_is_of_one_verdict(text: str) -> None:
     reading = READINGS[text]
     assert [reading.verdict] == verdicts_of(text) == verdicts_of(verdict_text(reading))
-    assert claims_sentence((), reading).endswith(text)
-    view = SchedulerView("default-scheduler")
-    about = PodExplanation(
-        PodRef("ns", "late", "u"), CLASS, "GiB", "pending", view, reading=reading
-    )
+    about = by_claims(reading)
+    assert claims_sentence(about).endswith(text)
     assert f"{f'{reading.verdict}:'.capitalize():<12}{text}" in lines(about)
 
 
@@ -150,7 +153,7 @@ def test_claims_that_cannot_be_judged_have_no_verdict() -> None:
     for reading in (DeviceReading(detail="odd"), DeviceReading(nodes=1)):
         assert reading.verdict is None
         assert not verdict_text(reading)
-        assert "fit" not in claims_sentence((), reading)
+        assert "fit" not in claims_sentence(by_claims(reading))
 
 
 @pytest.mark.parametrize("text", [text for text, example in EXAMPLES.items() if not example.fit])

@@ -15,20 +15,20 @@ from typing import Any, TypeVar
 
 from gpushare import __version__
 from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
-from gpushare.core.model import NodeSpec, PodRef
+from gpushare.core.model import NodeSpec, PodRef, Request
 from gpushare.core.node_filters import Availability, NodeState
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Entry, Waiting, memory_limits
 from gpushare.core.stranded import stranded_units
 from gpushare.errors import MessageError
-from gpushare.explain.claims import Readings, why_pending
+from gpushare.explain.claims import Readings, explain_claims
 from gpushare.explain.document import progress_document
 from gpushare.explain.pod import explanation_of
-from gpushare.explain.text import sentence
+from gpushare.explain.text import claims_sentence, sentence
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
-from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
+from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.tell.group_progress import waiting_groups
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.offers import held_places, offers_of
@@ -244,7 +244,9 @@ class _KeptPart:
         resource, waiting_uids = self._managed.names.resource, {pod.uid for pod in books.waiting}
         unread = self._mistaken_pods.standing(resource)
         return pending_pods + [
-            _mistaken(mistake) for mistake in unread if mistake.ref.uid not in waiting_uids
+            _pending_pod(mistake.ref, f"its request makes no sense: {mistake.text}")
+            for mistake in unread
+            if mistake.ref.uid not in waiting_uids
         ]
 
     def _explain(self, question: tuple[Claimant, Demands]) -> str:
@@ -262,17 +264,14 @@ class _KeptPart:
 
     def _waiting(self, pod: Waiting, reason: str | None) -> dict[str, Any]:
         was_called = self._called(pod.ref.uid)
-        return {
-            "namespace": pod.ref.namespace,
-            "name": pod.ref.name,
-            "requested": pod.request.total,
-            "devices": pod.request.devices,
-            **by_name(pod.request.percents),
-            "created": int(pod.created) or None,
-            "asked": was_called,
-            "why": reason,
-            "scheduler": None if was_called else _not_asked(pod),
-        }
+        return _pending_pod(
+            pod.ref,
+            reason,
+            request=pod.request,
+            created=pod.created,
+            asked=was_called,
+            scheduler=None if was_called else _not_asked(pod),
+        )
 
     def _nodes(
         self, books: LedgerView, typical: int, kept_nodes: Mapping[str, str]
@@ -341,16 +340,13 @@ class _ClaimsPart(_KeptPart):
         questions = [pod.needs for pod in in_turns(pods, lambda pod: pod.ref.namespace)]
         sentences = self.explanations.about(questions, self._why_pending, version)
         return [
-            {
-                "namespace": pod.ref.namespace,
-                "name": pod.ref.name,
-                "requested": 0,
-                "devices": 0,
-                "created": int(pod.created) or None,
-                "asked": self._called(pod.ref.uid),
-                "why": sentences.get(pod.needs),
-                "scheduler": pod.scheduler,
-            }
+            _pending_pod(
+                pod.ref,
+                sentences.get(pod.needs),
+                created=pod.created,
+                asked=self._called(pod.ref.uid),
+                scheduler=pod.scheduler,
+            )
             for pod in sorted(pods, key=lambda pod: (pod.created, str(pod.ref)))
         ]
 
@@ -358,21 +354,33 @@ class _ClaimsPart(_KeptPart):
         if not needs:
             return _TOO_LARGE
         claims, (_, readings) = self._claims, self._readings
-        filters, pod = claims.source.filters, CLAIMS_PODS.decode(needs)
-        return why_pending(pod, claims.books, filters, claims.matches, readings)
+        books, filters, pod = claims.books, claims.source.filters, CLAIMS_PODS.decode(needs)
+        explained = explain_claims(
+            pod, books, filters, claims.matches, self._unit, readings=readings
+        )
+        return claims_sentence(explained)
 
 
-def _mistaken(mistake: Mistake) -> dict[str, Any]:
-    """Return the object of a pod with an impossible request: the books have no such pod."""
+def _pending_pod(
+    ref: PodRef,
+    why: str | None,
+    *,
+    request: Request = Request(),  # noqa: B008 -- frozen
+    created: float = 0.0,
+    asked: bool = False,
+    scheduler: str | None = None,
+) -> dict[str, Any]:
+    """Return the object of a pending pod. request: of memory, as far as the books know it."""
     return {
-        "namespace": mistake.ref.namespace,
-        "name": mistake.ref.name,
-        "requested": 0,
-        "devices": 0,
-        "created": None,
-        "asked": False,
-        "why": f"its request makes no sense: {mistake.text}",
-        "scheduler": None,
+        "namespace": ref.namespace,
+        "name": ref.name,
+        "requested": request.total,
+        "devices": request.devices,
+        **by_name(request.percents),
+        "created": int(created) or None,
+        "asked": asked,
+        "why": why,
+        "scheduler": scheduler,
     }
 
 
