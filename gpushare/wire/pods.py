@@ -439,7 +439,8 @@ def _ends_by(pod: Pod) -> float:
 def most_seconds(spec: PodSpec) -> int:
     """Return how long the pod runs at most: its deadline, and its grace after that; 0: no limit."""
     deadline = spec.active_deadline_seconds or 0
-    return deadline and deadline + (spec.termination_grace_period_seconds or 0)
+    # Before Kubernetes 1.27 the grace may be negative, which counts as 1 second.
+    return deadline and deadline + max(spec.termination_grace_period_seconds or 0, 0)
 
 
 def has_ended(pod: Pod) -> bool:
