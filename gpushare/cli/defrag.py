@@ -33,7 +33,7 @@ from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import align
 from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
 from gpushare.commandline import USAGE, columns_of
-from gpushare.core.amounts import compute
+from gpushare.core.amounts import compute, memory_percent
 from gpushare.core.model import ALL_CORES, PodRef, Request
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.core.policy import load_policy
@@ -264,6 +264,11 @@ def _size_text(request: Request, unit: str) -> str:
     return f"{size} and {request.cores} % of the compute" if request.cores else size
 
 
+def _share(request: Request) -> dict[str, int]:
+    percent = memory_percent(request.percents)
+    return {"share": percent} if percent else {}
+
+
 def _no_plan(answer: DefragAnswer, size: str, max_moves: int) -> str:
     if not answer.candidates:
         return f"no node has devices for {size} that the pod may use, even if it were empty"
@@ -318,6 +323,7 @@ def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
                 **asdict(move.entry.ref),
                 "units": move.entry.request.units,
                 "split": list(move.entry.request.split) or None,
+                **_share(move.entry.request),
                 "from": {
                     "node": move.entry.node,
                     "devices": [device for device, _ in move.entry.placement or ()],
@@ -346,6 +352,7 @@ def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
             "devices": request.devices,
             "split": list(request.split) or None,
             "cores": request.cores,
+            **_share(request),
             "priority": look.hole.priority,
         },
         "mostMoves": options.moves,

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, charged_units
-from gpushare.core.model import HOST_BOUND, Charge, NodeSpec, Request
-from gpushare.core.snapshot import KINDS, PODS, REASONS, UNMETERED, ArrayCopies
+from gpushare.core.model import HOST_BOUND, Charge, NodeSpec
+from gpushare.core.snapshot import PODS, REASONS, UNMETERED, ArrayCopies
 
 
 def differing_nodes(
@@ -32,9 +32,9 @@ def differing_nodes(
     }
     pods = {name: [[0, 0] for _ in spec.capacity] for name, spec in nodes.items()}
     host = {
-        name: [_bounded(spec.cpu), 0, _bounded(spec.memory), 0, 0] for name, spec in nodes.items()
+        name: [_bounded(spec.cpu), 0, _bounded(spec.memory), *(0, 0, 0)]
+        for name, spec in nodes.items()
     }
-    kinds = {name: [0] * KINDS for name in nodes}
     workloads: dict[str, Counter[tuple[str, int]]] = {name: Counter() for name in nodes}
     for charge in charges:
         node = charge.node
@@ -48,8 +48,7 @@ def differing_nodes(
             host[node][1] += cpu
             host[node][3] += min(charge.request.memory, HOST_BOUND)
             host[node][4] += 0 if charge.request.devices else cpu
-            if charge.request.devices:
-                kinds[node][_kind(charge.request, max(nodes[node].capacity, default=0))] += 1
+            host[node][5] += charge.request.devices > 0
     wrong = set(nodes) ^ set(sums.row)
     common = [name for name in nodes if name in sums.row]
     rows = [sums.row[name] for name in common]
@@ -67,7 +66,6 @@ def differing_nodes(
         ),
         (sums.healthy, [nodes[name].healthy for name in common]),
         (sums.host, [host[name] for name in common]),
-        (sums.kinds, [kinds[name] for name in common]),
         (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in common]),
     )
     wrong.update(
@@ -109,13 +107,6 @@ def _sum_up(
         for by_device, percent in zip(percents, part, strict=False):
             by_device[device] += percent
     return charges
-
-
-def _kind(request: Request, largest: int) -> int:
-    """Return the column of `Snapshot.kinds`. largest: units of the largest device of the node."""
-    units = charged_units(request.units, request.percents, largest)
-    shares = request.devices == 1 and units < largest
-    return 0 if shares else {1: 1, 2: 2, 3: 3, 4: 3}.get(request.devices, 4)
 
 
 def _bounded(capacity: int | None) -> int:

@@ -29,9 +29,13 @@ def common_sizes(capacity: Ints) -> Mapping[int, int]:
     rows, columns = np.nonzero(capacity)
     if not len(rows):
         return {}
-    sizes, which = np.unique(capacity[rows, columns], return_inverse=True)
-    cards = np.bincount(which)
-    pairs = np.unique(np.stack([which, rows]), axis=1)
+    units = capacity[rows, columns]
+    # Most nodes have equal cards: runs of them are far fewer than cards.
+    starts = np.flatnonzero((np.diff(units, prepend=0) != 0) | (np.diff(rows, prepend=-1) != 0))
+    lengths, rows = np.diff(starts, append=len(units)), rows[starts]
+    sizes, which = np.unique(units[starts], return_inverse=True)
+    cards = np.bincount(which, weights=lengths)
+    pairs = np.divmod(np.unique(which * len(capacity) + rows), len(capacity))
     nodes = np.bincount(pairs[0], minlength=len(sizes))
     counts = nodes >= 2
     alone = np.unique(pairs[1][~counts[pairs[0]]])

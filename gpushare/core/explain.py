@@ -608,13 +608,13 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     row = snapshot.row[entry.node]
     pairs = row in snapshot.pinned
     one = _WhatIfNode(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
-    used, kinds, pods = snapshot.used.copy(), snapshot.kinds.copy(), snapshot.pods.copy()
+    used, gpu_pods, pods = snapshot.used.copy(), snapshot.gpu_pods.copy(), snapshot.pods.copy()
     percents_used = tuple(used.copy() for used in snapshot.percents_used)
     cpu_free, memory_free = snapshot.cpu_free.copy(), snapshot.memory_free.copy()
     used[row, : one.used.shape[1]] = one.used[0]
     for percents, of_one in zip(percents_used, one.percents_used, strict=True):
         percents[row, : one.used.shape[1]] = of_one[0]
-    kinds[row] = one.kinds[0]
+    gpu_pods[row] = one.gpu_pods[0]
     pods[row, : one.used.shape[1]] = one.pods[0]
     cpu_free[row] = max((books.cpu_free or 0) + entry.request.cpu, 0)
     memory_free[row] = max((books.memory_free or 0) + entry.request.memory, 0)
@@ -627,7 +627,7 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
         snapshot,
         used=used,
         percents_used=percents_used,
-        kinds=kinds,
+        gpu_pods=gpu_pods,
         pods=pods,
         cpu_free=cpu_free,
         memory_free=memory_free,

@@ -26,11 +26,10 @@ from gpushare.core.snapshot import (
     Rows,
     Snapshot,
     counts_of,
-    pod_kind,
 )
 
 _STAMPS = count(1)
-_COPIED_ARRAYS = ("free", "kinds", "pods", "cpu_free", "memory_free")
+_COPIED_ARRAYS = ("free", "gpu_pods", "pods", "cpu_free", "memory_free")
 """The arrays that holds change, as copies of the books' arrays."""
 
 
@@ -91,7 +90,7 @@ class HeldSnapshotBuilder:
         self.base = base
         values: Snapshot = base if start is None else start
         self.free = values.free.copy()
-        self.kinds = values.kinds.copy()
+        self.gpu_pods = values.gpu_pods.copy()
         self.pods = values.pods.copy()
         self.cpu_free = values.cpu_free.copy()
         self.memory_free = values.memory_free.copy()
@@ -148,12 +147,12 @@ class HeldSnapshotBuilder:
                 used_in_row[devices] += percent
                 if amount.is_exclusive:
                     free[used_in_row >= amount.whole] = 0
-        self.kinds[row, pod_kind(request, int(self.base.capacity[row].max(initial=0)))] += 1
+        self.gpu_pods[row] += 1
         self.cpu_free[row] = max(int(self.cpu_free[row]) - request.cpu, 0)
         self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)
 
     def give(self, row: int, shares: Shares, request: Request) -> None:
-        """Free the devices of a pod that the books charge. CPU, host memory and kinds stay."""
+        """Free the devices of a pod that the books charge. CPU, host memory and `gpu_pods` stay."""
         self.hold(row)
         devices, capacity = [device for device, _ in shares], self.base.capacity[row]
         free, was_closed = self.free[row], self._closed(row)

@@ -22,7 +22,6 @@ from gpushare.core.snapshot import (
     Snapshot,
     counts_of,
     has_accepted_model,
-    pod_kind,
 )
 from gpushare.errors import SettingsError
 
@@ -219,7 +218,7 @@ class MutableCluster:
         view.cpu_free[row] -= sign * request.cpu
         view.memory_free[row] -= sign * request.memory
         if request.devices:
-            view.kinds[row, pod_kind(request, int(view.capacity[row].max()))] += sign
+            view.gpu_pods[row] += sign
             self.allocated += sign * allocated
         else:
             view.cpu_only[row] += sign * request.cpu

@@ -372,8 +372,11 @@ class Ranking:
         needed = np.where(
             snapshot.capacity.take(rows, axis=0) > 0, needed_units(snapshot, rows, request), 0
         )
+        charges = np.unique(needed[needed > 0]).tolist()
+        if len(charges) == 1:
+            return self.policy.score(snapshot, rows, replace(request, units=charges[0]))
         scores = np.zeros(needed.shape)
-        for units in np.unique(needed[needed > 0]).tolist():
+        for units in charges:
             alike = needed == units
             at = np.flatnonzero(alike.any(axis=1))
             of_units = self.policy.score(snapshot, rows[at], replace(request, units=units))

@@ -50,24 +50,12 @@ PercentArray = npt.NDArray[np.int32]
 REASONS: tuple[Reason | None, ...] = (None, *Reason)
 """The reasons, indexed by the numbers in `Snapshot.closed`."""
 
-KINDS = 5
 PODS, UNMETERED = 0, 1
 """The two counts in `Snapshot.pods`."""
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
 _ROWS = 64
 """Nodes that have room at first; doubled whenever all rows are in use."""
-
-
-def pod_kind(request: Request, capacity: int) -> int:
-    """Return the column of `Snapshot.kinds` for a pod with GPU, on devices of `capacity` units.
-
-    0: it shares a device; 1 to 4: it has 1, 2, 3 or 4, or more whole devices.
-    """
-    is_part = request.units < capacity and memory_percent(request.percents) < SHARE.whole
-    if is_part and request.devices == 1:
-        return 0
-    return min((request.devices - 1).bit_length() + 1, KINDS - 1)
 
 
 def counts_of(request: Request) -> int:
@@ -254,8 +242,8 @@ class Snapshot:
     """int64 (N,) bytes."""
     cpu_only: Ints
     """int64 (N,) milli held by pods without GPU."""
-    kinds: npt.NDArray[np.int16]
-    """int16 (N, 5) pods by `pod_kind`."""
+    gpu_pods: Ints
+    """int64 (N,) pods with GPU."""
     pods: npt.NDArray[np.int16]
     """int16 (N, D, 2) pods that hold a part of each device: all of them (PODS), and those of them
     that ask for no compute (UNMETERED)."""
@@ -434,10 +422,10 @@ class ArrayCopies(NamedTuple):
     used: Ints
     percents: tuple[PercentArray, ...]
     pods: npt.NDArray[np.int16]
-    kinds: npt.NDArray[np.int16]
     healthy: Bools
     host: Ints
-    """CPU capacity and used, memory capacity and used, CPU of pods without GPU: int64 (N, 5)."""
+    """int64 (N, 6) CPU capacity and used, memory capacity and used, CPU of pods without GPU, pods
+    with GPU."""
     closed: npt.NDArray[np.int8]
     workloads: Workloads
 
@@ -458,9 +446,9 @@ class NodeArrays:
         # The arrays of the last snapshot, until a pod with percents comes or goes.
         self._percents_shown: tuple[PercentArray, ...] | None = None
         self._healthy = np.zeros((_ROWS, 1), dtype=bool)
-        # Columns: cpu capacity, cpu used, memory capacity, memory used, cpu of pods without GPU.
-        self._host = np.zeros((_ROWS, 5), dtype=np.int64)
-        self._kinds = np.zeros((_ROWS, KINDS), dtype=np.int16)
+        # Columns: cpu capacity, cpu used, memory capacity, memory used, cpu of pods without GPU,
+        # pods with GPU.
+        self._host = np.zeros((_ROWS, 6), dtype=np.int64)
         self._pods = np.zeros((_ROWS, 1, 2), dtype=np.int16)
         self._closed = np.zeros(_ROWS, dtype=np.int8)
         self._workloads: Workloads = {}
@@ -495,7 +483,7 @@ class NodeArrays:
 
     def host_free(self, node: str) -> tuple[int | None, int | None]:
         """Return (milli-cores, bytes) left on a known node; below 0 if over-full, None: unknown."""
-        cpu, cpu_used, memory, memory_used, _ = self._host[self.row[node]].tolist()
+        cpu, cpu_used, memory, memory_used, *_ = self._host[self.row[node]].tolist()
         return (
             cpu - cpu_used if cpu >= 0 else None,
             memory - memory_used if memory >= 0 else None,
@@ -618,8 +606,7 @@ class NodeArrays:
         host[1] += sign * cpu
         host[3] += sign * min(request.memory, HOST_BOUND)
         if request.devices:
-            largest = max(spec.capacity, default=0) if spec else 0
-            self._kinds[row, pod_kind(request, largest)] += sign
+            host[5] += sign
         else:
             host[4] += sign * cpu
         self.generation += 1
@@ -650,10 +637,10 @@ class NodeArrays:
         host = self._host[:count]
         cpu_free = np.maximum(host[:, 0] - host[:, 1], 0)
         memory_free = np.maximum(host[:, 2] - host[:, 3], 0)
-        used, changes, cpu_only = (
-            array[:count].copy() for array in (self._used, self._changed, self._host[:, 4])
+        used, changes, cpu_only, gpu_pods, pods = (
+            array[:count].copy()
+            for array in (self._used, self._changed, *self._host.T[4:], self._pods)
         )
-        kinds, pods = self._kinds[:count].copy(), self._pods[:count].copy()
         if self._percents_shown is None:
             self._percents_shown = tuple(array[:count].copy() for array in self._percents)
         if self._workloads_shown is None:
@@ -663,7 +650,7 @@ class NodeArrays:
             memory_free,
             used,
             changes,
-            kinds,
+            gpu_pods,
             pods,
             cpu_only,
             *self._percents_shown,
@@ -677,7 +664,7 @@ class NodeArrays:
             cpu_free=cpu_free,
             memory_free=memory_free,
             cpu_only=cpu_only,
-            kinds=kinds,
+            gpu_pods=gpu_pods,
             pods=pods,
             row_generation=changes,
             pinned=self._pinned_rows(pinned, changes),
@@ -719,7 +706,6 @@ class NodeArrays:
             self._used.copy(),
             tuple(array.copy() for array in self._percents),
             self._pods.copy(),
-            self._kinds.copy(),
             self._healthy.copy(),
             self._host.copy(),
             self._closed.copy(),
@@ -727,7 +713,7 @@ class NodeArrays:
         )
 
     def _clear_row(self, row: int) -> None:
-        for array in (self._capacity, self._used, self._host, self._kinds, self._pods):
+        for array in (self._capacity, self._used, self._host, self._pods):
             array[row] = 0
         for percents in self._percents:
             if percents[row].any():
@@ -744,9 +730,9 @@ class NodeArrays:
         row = self._rows.append()
         self._percents_shown = None
         if row == len(self._used):
-            self._capacity, self._used, self._healthy, self._host, self._kinds = (
+            self._capacity, self._used, self._healthy, self._host = (
                 np.pad(array, ((0, row), (0, 0)))
-                for array in (self._capacity, self._used, self._healthy, self._host, self._kinds)
+                for array in (self._capacity, self._used, self._healthy, self._host)
             )
             self._percents = tuple(np.pad(array, ((0, row), (0, 0))) for array in self._percents)
             self._pods = np.pad(self._pods, ((0, row), (0, 0), (0, 0)))

@@ -225,7 +225,7 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
         cpu_free=host_free(snapshot.cpu_free, snapshot.cpu_capacity),
         memory_free=host_free(snapshot.memory_free, snapshot.memory_capacity),
         cpu_only=snapshot.cpu_only[rows] * (not empty),
-        kinds=snapshot.kinds[rows] * (not empty),
+        gpu_pods=snapshot.gpu_pods[rows] * (not empty),
         pods=snapshot.pods[rows] * (not empty),
         group=snapshot.group[rows],
         sharers=snapshot.sharers[rows],
@@ -243,9 +243,9 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
 
 def _copy(view: MutableSnapshot) -> MutableSnapshot:
     """Return the same nodes, with copies of the arrays that pods change."""
-    array_names = ("used", "kinds", "pods", "cpu_free", "memory_free", "cpu_only", "row_generation")
+    names = ("used", "gpu_pods", "pods", "cpu_free", "memory_free", "cpu_only", "row_generation")
     return replace(
         view,
         percents_used=tuple(used.copy() for used in view.percents_used),
-        **{name: getattr(view, name).copy() for name in array_names},
+        **{name: getattr(view, name).copy() for name in names},
     )

@@ -154,37 +154,37 @@ class PluginPod:
     age: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ListedPods:
     """The pods of a cluster, for the checks."""
 
-    gpu: tuple[ListedPod, ...] = ()
+    gpu: list[ListedPod] = field(default_factory=list)
     """Pods that ask for our resource."""
-    originals: tuple[str, ...] = ()
+    originals: list[str] = field(default_factory=list)
     """Running pods of the original extender in kube-system."""
-    schedulers: tuple[str, ...] = ()
+    schedulers: list[str] = field(default_factory=list)
     """Image tags of the kube-schedulers that run as pods of kube-system."""
-    alike: tuple[str, ...] = ()
+    alike: list[str] = field(default_factory=list)
     """Running pods that look like the original extender, of other namespaces or made by a node."""
-    without_memory: tuple[tuple[str, str], ...] = ()
+    without_memory: list[tuple[str, str]] = field(default_factory=list)
     """(pod, mistake) of pods that ask for a count or for compute, and for no memory."""
-    strays: tuple["StrayPod", ...] = ()
+    strays: list["StrayPod"] = field(default_factory=list)
     """Pods that ask for none of our resources, and seem to want a part of a card."""
-    cores_alone: tuple[tuple[str, str], ...] = ()
+    cores_alone: list[tuple[str, str]] = field(default_factory=list)
     """(pod, node) of pods that ask for compute and for no memory."""
-    whole: tuple[tuple[str, str], ...] = ()
+    whole: list[tuple[str, str]] = field(default_factory=list)
     """(pod, node) of pods that ask for cards of NVIDIA's own device plug-in."""
-    static: tuple[tuple[str, str], ...] = ()
+    static: list[tuple[str, str]] = field(default_factory=list)
     """(image tag, node) of the kube-schedulers that run as static pods."""
-    placeholders: tuple[str, ...] = ()
+    placeholders: list[str] = field(default_factory=list)
     """Placeholders, which are for autoscalers."""
-    gated: tuple[str, ...] = ()
+    gated: list[str] = field(default_factory=list)
     """Placeholders with a scheduling gate."""
-    neighbours: tuple[str, ...] = ()
+    neighbours: list[str] = field(default_factory=list)
     """Other pods in the namespace of placeholders."""
-    claiming: tuple["ClaimingPod", ...] = ()
+    claiming: list["ClaimingPod"] = field(default_factory=list)
     """Pods with ResourceClaims."""
-    plugins: tuple[PluginPod, ...] = ()
+    plugins: list[PluginPod] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,34 +117,23 @@ def _units(quantity: object) -> int | None:
 
 def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") -> facts.ListedPods:
     """Return the facts about the pods that have not ended. asks: the namespace of placeholders."""
-    gpu: list[facts.ListedPod] = []
-    originals: list[str] = []
-    alike: list[str] = []
-    without_memory: list[tuple[str, str]] = []
-    strays: list[facts.StrayPod] = []
-    cores_alone: list[tuple[str, str]] = []
-    whole: list[tuple[str, str]] = []
+    found = facts.ListedPods()
     # (tag, the node of a static pod)
     tags: set[tuple[str, str]] = set()
-    placeholders: list[str] = []
-    gated: list[str] = []
-    neighbours: list[str] = []
-    claiming: list[facts.ClaimingPod] = []
-    plugins: list[facts.PluginPod] = []
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
         spec = mapping(pod.get("spec"))
         node = str(spec.get("nodeName") or "")
         if spec.get("schedulerName") == SCHEDULER:
-            placeholders.append(name_of(pod))
-            gated += [name_of(pod)] if spec.get("schedulingGates") else []
+            found.placeholders.append(name_of(pod))
+            found.gated += [name_of(pod)] if spec.get("schedulingGates") else []
         elif asks and mapping(pod.get("metadata")).get("namespace") == asks:
-            neighbours.append(name_of(pod))
+            found.neighbours.append(name_of(pod))
         if spec.get("resourceClaims"):
-            claiming.append(_claiming_pod(pod))
+            found.claiming.append(_claiming_pod(pod))
         labels = mapping(mapping(pod.get("metadata")).get("labels"))
         if _is_of_control_plane(pod) and labels.get("app") == _PLUGIN:
-            plugins.append(_plugin_pod(pod, now))
+            found.plugins.append(_plugin_pod(pod, now))
         static = _MIRROR in mapping(mapping(pod.get("metadata")).get("annotations"))
         if _is_of_control_plane(pod):
             made_by = node if static else ""
@@ -155,35 +144,22 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
             }
         if _is_original(pod, images):
             sure = _is_of_control_plane(pod) and not static
-            (originals if sure else alike).append(name_of(pod))
+            (found.originals if sure else found.alike).append(name_of(pod))
         resources = _resources(pod)
         if names.resource in resources:
-            gpu += _read_pod(pod, names, now)
+            found.gpu += _read_pod(pod, names, now)
         elif not resources.isdisjoint({names.count, names.cores, names.share}):
             mistake = mistake_of(PODS.decode(json.dumps(pod).encode()), names, "GiB")
-            without_memory += [(name_of(pod), mistake)] if mistake else []
-            cores_alone += [(name_of(pod), node)] if mistake and names.cores in resources else []
+            found.without_memory += [(name_of(pod), mistake)] if mistake else []
+            if mistake and names.cores in resources:
+                found.cores_alone.append((name_of(pod), node))
         else:
-            strays += _strays(pod, resources, names)
+            found.strays += _strays(pod, resources, names)
         if any(map(is_whole, resources)):
-            whole.append((name_of(pod), node))
-    releases = sorted(tags)
-    return facts.ListedPods(
-        gpu=tuple(gpu),
-        originals=tuple(originals),
-        schedulers=tuple(tag for tag, node in releases if not node),
-        alike=tuple(alike),
-        without_memory=tuple(without_memory),
-        strays=tuple(strays),
-        cores_alone=tuple(cores_alone),
-        whole=tuple(whole),
-        static=tuple((tag, node) for tag, node in releases if node),
-        placeholders=tuple(placeholders),
-        gated=tuple(gated),
-        neighbours=tuple(neighbours),
-        claiming=tuple(claiming),
-        plugins=tuple(plugins),
-    )
+            found.whole.append((name_of(pod), node))
+    found.schedulers = [tag for tag, node in sorted(tags) if not node]
+    found.static = [(tag, node) for tag, node in sorted(tags) if node]
+    return found
 
 
 def _strays(pod: Fields, resources: set[str], names: Names) -> Iterable[facts.StrayPod]:

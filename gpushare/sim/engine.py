@@ -9,7 +9,6 @@ from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import ANY_SHARERS, Request
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement
 from gpushare.core.ranking import Scorer
-from gpushare.core.snapshot import KINDS
 from gpushare.core.workload import PodClass, Workload, class_of, workload_of
 from gpushare.trace.nodes_and_pods import MIB, TraceNode, TracePod, request_of
 
@@ -77,7 +76,7 @@ def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:
         cpu_free=cpu.copy(),
         memory_free=memory.copy(),
         cpu_only=np.zeros(count, dtype=np.int64),
-        kinds=np.zeros((count, KINDS), dtype=np.int16),
+        gpu_pods=np.zeros(count, dtype=np.int64),
         pods=np.zeros((count, width, 2), dtype=np.int16),
         group=np.array([groups[replace(node, name="")] for node in nodes], dtype=np.int32),
         sharers=np.full(count, ANY_SHARERS, dtype=np.int16),

@@ -19,6 +19,12 @@ _MOST_NAME = 80
 """The most characters of a scheduling gate's name."""
 
 
+class _SchedulingGate(Struct, gc=False):
+    """PodSchedulingGate."""
+
+    name: str | None = None
+
+
 class Owner(Struct, gc=False, rename="camel"):
     """OwnerReference."""
 
@@ -447,9 +453,14 @@ JOB_SETS: Codec[JobSet] = Codec(JobSet)
 
 def gate_names(spec: PodSpec) -> tuple[str, ...]:
     """Return the names of the scheduling gates, cut; "?" for one without a name."""
-    gates = (msgspec.json.decode(gate) for gate in spec.scheduling_gates or ())
-    names = (gate.get("name") if isinstance(gate, dict) else None for gate in gates)
-    return tuple(str(name or "?")[:_MOST_NAME] for name in names)
+    return tuple(_gate_name(gate) for gate in spec.scheduling_gates or ())
+
+
+def _gate_name(gate: Raw) -> str:
+    try:
+        return (msgspec.json.decode(gate, type=_SchedulingGate).name or "?")[:_MOST_NAME]
+    except ValueError:  # also of msgspec, and of text that is no UTF-8
+        return "?"
 
 
 def seconds_of(timestamp: str | None) -> float:

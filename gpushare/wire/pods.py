@@ -60,7 +60,6 @@ _to_units, _to_milli, _to_bytes = map(_remembered, (to_units, to_milli, to_bytes
 _PodT = TypeVar("_PodT", bound=Pod)
 _OF_THE_HOST = ("cpu", "memory")
 _NOTHING: Mapping[str, Quantity] = {}
-_NO_RESOURCES = Resources()
 
 MAX_MODELS = 64
 """Upper bound of the kept models that one pod accepts."""
@@ -278,21 +277,14 @@ def host_sums(pod: Pod, *, strict: bool = True) -> Request:
     an amount of another resource is left out, and if not `strict` these too.
     """
     spec = pod.spec or PodSpec()
-    containers, init_containers = spec.containers or (), spec.init_containers or ()
-    pod_amounts, *container_amounts = (
-        {**(resources.limits or _NOTHING), **(resources.requests or _NOTHING)}
-        for resources in (
-            spec.resources or _NO_RESOURCES,
-            *(container.resources or _NO_RESOURCES for container in containers),
-            *(container.resources or _NO_RESOURCES for container in init_containers),
-        )
-    )
-    regular, init_amounts = (
-        container_amounts[: len(containers)],
-        container_amounts[len(containers) :],
-    )
+    pod_amounts = _amounts(spec.resources)
+    regular = [_amounts(container.resources) for container in spec.containers or ()]
+    inits = [
+        (_amounts(container.resources), container.restart_policy)
+        for container in spec.init_containers or ()
+    ]
     overhead = spec.overhead or _NOTHING
-    resource_names = {*overhead, *chain(*container_amounts)}
+    resource_names = {*overhead, *chain(*regular, *(amounts for amounts, _ in inits))}
     extended_names = sorted(resource_names.difference(_OF_THE_HOST))[:MOST_RESOURCES]
     lengths = accumulate(map(len, extended_names))
     counted_names = [
@@ -304,18 +296,9 @@ def host_sums(pod: Pod, *, strict: bool = True) -> Request:
         try:
             total = convert(pod_amounts.get(name, 0))
             if not total:
-                total = sum(
-                    convert(amounts_of_container[name])
-                    for amounts_of_container in regular
-                    if name in amounts_of_container
-                )
-                if init_amounts:
-                    before = (
-                        (convert(amounts_of_container.get(name, 0)), container.restart_policy)
-                        for amounts_of_container, container in zip(
-                            init_amounts, init_containers, strict=True
-                        )
-                    )
+                total = sum([convert(amounts[name]) for amounts in regular if name in amounts])
+                if inits:
+                    before = [(convert(amounts.get(name, 0)), policy) for amounts, policy in inits]
                     total = peak([total], before)
             total += convert(overhead.get(name, 0))
             if total > MAX_VALUE:
@@ -325,8 +308,14 @@ def host_sums(pod: Pod, *, strict: bool = True) -> Request:
                 raise
             continue
         sums[name] = min(total, HOST_BOUND)
-    (_, cpu), (_, memory), *amounts = sums.items()
-    return _cpu_only(cpu, memory, tuple((name, amount) for name, amount in amounts if amount))
+    (_, cpu), (_, memory), *others = sums.items()
+    return _cpu_only(cpu, memory, tuple([(name, amount) for name, amount in others if amount]))
+
+
+def _amounts(resources: Resources | None) -> Mapping[str, Quantity]:
+    """Return the requested amounts by name: of those that are only limited, the limits."""
+    limits, requests = resources and resources.limits, resources and resources.requests
+    return {**limits, **requests} if limits and requests else limits or requests or _NOTHING
 
 
 @_remembered
@@ -450,7 +439,8 @@ def _ends_by(pod: Pod) -> float:
 def most_seconds(spec: PodSpec) -> int:
     """Return how long the pod runs at most: its deadline, and its grace after that; 0: no limit."""
     deadline = spec.active_deadline_seconds or 0
-    return deadline and deadline + (spec.termination_grace_period_seconds or 0)
+    # Before Kubernetes 1.27 the grace may be negative, which counts as 1 second.
+    return deadline and deadline + max(spec.termination_grace_period_seconds or 0, 0)
 
 
 def has_ended(pod: Pod) -> bool:

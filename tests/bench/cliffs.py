@@ -319,7 +319,7 @@ def main() -> None:
         partial(of_changes, "shadow-price", options.nodes),
         partial(of_pins, options.nodes),
         partial(of_kinds, "binpack", options.nodes),
-        partial(of_kinds, "bestfit", options.nodes),
+        partial(of_kinds, "fgd", options.nodes),
         of_heartbeats,
         partial(of_documents, options.nodes),
         of_guard,

@@ -166,7 +166,7 @@ def groups(size: int, nodes: int = 1000) -> None:
 def main() -> None:
     """Print a line for each policy, answer and fate of the pods."""
     print(f"filter, {_NODES} nodes of 8 devices; {_HOLDS} holds on as many nodes; medians of CPU")
-    for policy in ("binpack", "spread", "packing", "shadow-price"):
+    for policy in ("binpack", "spread", "shadow-price"):
         for answer in ("best", "all"):
             for case, binds, late in (
                 ("bound", True, False),

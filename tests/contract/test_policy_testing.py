@@ -231,7 +231,7 @@ def test_a_snapshot_made_by_hand_has_what_was_given() -> None:
     assert created.cpu_free.tolist()[1] == 2000
     assert (created.cpu_capacity < 0).tolist() == [True, False, True]
     assert created.memory_free.tolist()[1] == 2**30
-    assert created.kinds.sum(axis=1).tolist() == [1, 0, 0]
+    assert created.gpu_pods.tolist() == [1, 0, 0]
 
 
 def test_a_snapshot_refuses_more_used_devices_than_there_are() -> None:

@@ -46,7 +46,7 @@ WISHES: tuple[dict[str, str], ...] = (
     *({},) * 8,
     {"gpushare.io/policy": "spread"},
     {"gpushare.io/neighbours": "1"},
-    {"gpushare.io/apart": "cards"},
+    {"gpushare.io/apart": "required"},
 )
 """The annotations of pods, chosen at random."""
 EVERY = 5.0

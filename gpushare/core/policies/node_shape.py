@@ -2,8 +2,7 @@
 
 Scores nothing. Published policies count a device as 1000 *milli*. If cards differ, the largest
 device counts 1000 and any other device in proportion to the units (`even`), so a unit is worth the
-same everywhere; policies that are here only for comparison count by the devices of each node
-(`milli`). Facts that change only with the nodes are computed once per layout.
+same everywhere. Facts that change only with the nodes are computed once per layout.
 
 Compute is the second dimension of a device, for policies that price the compute left over. The
 *need* of a pod is the requested percent; 1 if the pod requests none, since a device without free
@@ -189,8 +188,6 @@ class NodeShapes:
 
     capacity: Ints
     """int64 (N,) units of the node's largest device, at least 1."""
-    milli: Floats
-    """float64 (N,) the value of one unit on that node."""
     even: float
     """The value of one unit on any node, where a device of the largest capacity has 1000."""
     cpu_unknown: Bools
@@ -207,7 +204,7 @@ def node_shapes(snapshot: Snapshot, largest: int = 0) -> NodeShapes:
     capacity = np.maximum(Groups.of(snapshot).largest(), 1)
     cpu_unknown = snapshot.cpu_capacity < 0
     even = MILLI / (largest or int(capacity.max(initial=1)))
-    return NodeShapes(capacity, MILLI / capacity, even, cpu_unknown, bool(cpu_unknown.any()))
+    return NodeShapes(capacity, even, cpu_unknown, bool(cpu_unknown.any()))
 
 
 def tightest(free: Ints, request: Request) -> Bools:
@@ -224,14 +221,6 @@ def tightest(free: Ints, request: Request) -> Bools:
     chosen = np.zeros(room.shape, dtype=bool)
     np.put_along_axis(chosen, order, values=True, axis=1)
     return chosen
-
-
-def on_tightest(values: npt.NDArray[np.generic], free: Ints, request: Request) -> Floats:
-    """Return float64 (K, D): a node's value (K,) on the tightest devices, less on the rest."""
-    column = values[:, None].astype(np.float64)
-    if not request.devices:
-        return np.repeat(column, free.shape[1], axis=1)
-    return np.where(tightest(free, request), column, column - 1)
 
 
 def rank_unknown_last(

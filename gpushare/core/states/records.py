@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from gpushare.core.cover import with_given
-from gpushare.core.model import Allocation, Charge, Cover, ObservedPod, PodRef, Request
+from gpushare.core.model import Allocation, Apart, Charge, Cover, ObservedPod, PodRef, Request
 from gpushare.core.states.entry import Assumption, Entry, Phase, Waiting
 from gpushare.core.states.phases import TABLE, Event
 from gpushare.errors import InvariantError
@@ -280,17 +280,24 @@ def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None)
     )
 
 
+def _editable(request: Request) -> tuple[int, int, Apart | None, int]:
+    """Return the values that users may edit while the pod runs."""
+    return request.cpu, request.memory, request.apart, request.memory_limit
+
+
 def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
     """Return the charge of a bound pod that is shown once more: its devices stay as first seen.
 
-    Its CPU and memory, and `Request.apart`, are those of now, as after a restart.
+    Its CPU and memory, `Request.apart` and its memory limit are those of now, as after a restart.
     """
     same = _same(_cover(pod), entry.cover)
     alarm = None if same else Alarm("placement_edited", pod.ref, pod.node)
     request, now = entry.request, pod.request
-    if (now.cpu, now.memory, now.apart) != (request.cpu, request.memory, request.apart):
+    if _editable(now) != _editable(request):
         # CPU and memory of a running pod may be resized; extended resources cannot.
-        request = replace(request, cpu=now.cpu, memory=now.memory, apart=now.apart)
+        request = replace(
+            request, cpu=now.cpu, memory=now.memory, apart=now.apart, memory_limit=now.memory_limit
+        )
     seen = Entry(
         *(entry.ref, request, entry.node, entry.placement, None, entry.assigned or pod.assigned),
         *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running),

@@ -280,7 +280,7 @@ class AdmissionChecks(LoopPart):
         others = {
             pod.ref.uid: pod.ref.namespace
             for resource in self._resources
-            for pod in resource.ledger.view().waiting
+            for pod in resource.ledger.waiting()
             if pod.ref.uid not in admitted
         }
         namespaces = {others[uid] for uid in unused & others.keys()}

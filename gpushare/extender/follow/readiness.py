@@ -5,7 +5,7 @@ Knows the reflectors and the leadership, nothing of the ledger itself.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,8 +94,8 @@ class Readiness(Part):
     def not_ready(self) -> str:
         """Return why this process must not answer now, in a text that stays the same, or ""."""
         now = self._clock()
-        for name, source in self._sources.items():
-            if problem := self._problem_of(name, source, now):
+        for name, source, is_listed in self._unwell_sources(now):
+            if problem := self._problem_of(name, source, is_listed):
                 return problem
         return self._leadership_problem(now)
 
@@ -104,11 +104,9 @@ class Readiness(Part):
         have are left out.
         """
         now = self._clock()
-        checks = {
-            name: self._problem_of(name, source, now)
-            for name, source in self._sources.items()
-            if not _is_missing(source)
-        }
+        checks = {name: "" for name, source in self._sources.items() if not _is_missing(source)}
+        for name, source, is_listed in self._unwell_sources(now):
+            checks[name] = self._problem_of(name, source, is_listed)
         return checks | {"leadership": self._leadership_problem(now)}
 
     def liveness(self) -> dict[str, str]:
@@ -142,8 +140,8 @@ class Readiness(Part):
             return
         now = self._clock()
         useless = self._leads(now) and any(
-            self._problem_of(name, source, now)
-            for name, source in self._sources.items()
+            self._problem_of(name, source, is_listed)
+            for name, source, is_listed in self._unwell_sources(now)
             if not source.optional
         )
         self._unsynced_since = min(self._unsynced_since, now) if useless else math.inf
@@ -172,32 +170,40 @@ class Readiness(Part):
             state[f"{name}_decode_errors_total"] = status.decode_errors
         return state
 
-    def _problem_of(self, name: str, source: Source, now: float) -> str:
-        """Return the problem of a source; "" if there is none.
+    def _unwell_sources(self, now: float) -> Iterator[tuple[str, Source, bool]]:
+        """Yield (name, source, whether it is listed) of each source that is not, and of each
+        required one without a word for long; of none that this cluster does not have.
+        """
+        silent_since = now - STALE_AFTER
+        for name, source in self._sources.items():
+            status = source.reflector.status
+            is_listed = status.synced
+            is_well = is_listed and (source.optional or status.last_contact >= silent_since)
+            if not is_well and not _is_missing(source):
+                yield name, source, is_listed
+
+    def _problem_of(self, name: str, source: Source, is_listed: bool) -> str:
+        """Return the problem of an unwell source; "" if there is none.
 
         An optional source has no problem if the API server does not have it, or refuses to list it
         since all required sources were listed. No answer is no refusal. A kube-apiserver that has
         just started refuses everything with 403 or 503; it answers 404 only when it knows all APIs.
         """
-        status = source.reflector.status
-        if not status.synced:
-            if _is_missing(source):
-                return ""
-            required = (
-                required_source
-                for required_source in self._sources.values()
-                if not required_source.optional
-            )
-            if source.optional and all(
-                required_source.reflector.status.synced for required_source in required
-            ):
-                refusals = sum(status.restarts[reason] for reason in _REFUSED)
-                if refusals > self._refusals_at_sync.setdefault(name, refusals):
-                    return ""
-            return f"{name} are not listed yet"
-        if now > status.last_contact + STALE_AFTER and not source.optional:
+        if is_listed:
             return f"no word from the API server about {name}"
-        return ""
+        required = (
+            required_source
+            for required_source in self._sources.values()
+            if not required_source.optional
+        )
+        if source.optional and all(
+            required_source.reflector.status.synced for required_source in required
+        ):
+            restarts = source.reflector.status.restarts
+            refusals = sum(restarts[reason] for reason in _REFUSED)
+            if refusals > self._refusals_at_sync.setdefault(name, refusals):
+                return ""
+        return f"{name} are not listed yet"
 
     def _leadership_problem(self, now: float) -> str:
         if self._lease_runner is None:

@@ -235,7 +235,7 @@ class Reserver(LoopPart):
     ) -> None:
         """Choose places in the order of the pods, up to the largest part of the memory.
 
-        A namespace comes later by each of its pods that no node can take: there are few tries.
+        A namespace comes later by each of its pods that fit now or nowhere: there are few tries.
         """
         now, names = self._clock(), outlook.cluster.view.names
         passed_over = {pod.uid for pod in pods} & reserved.keys()

@@ -125,7 +125,7 @@ def ends_over_an_orphan(original: Any) -> Any:
 def answers_before_it_is_synced(original: Any) -> Any:
     del original
 
-    def source(self: Any, name: str, source: Any, now: float) -> str:
+    def source(self: Any, name: str, source: Any, is_listed: bool) -> str:
         return ""
 
     return source

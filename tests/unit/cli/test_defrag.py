@@ -225,7 +225,8 @@ def test_a_percentage_of_memory_costs_the_charged_units(cluster: Cluster, defrag
     limits["aliyun.com/gpu-mem.percentage"] = 25
     plan = document(defrag, "--for", "2x60GiB")["plan"]
     units = 22 * 1800 + 20 * plan["moves"][1]["lostSeconds"]
-    assert [move["name"] for move in plan["moves"]] == ["embed-7f9c-x", "notebook-0"]
+    moved = [(move["name"], move.get("share")) for move in plan["moves"]]
+    assert moved == [("embed-7f9c-x", None), ("notebook-0", 25)]
     assert plan["lostUnitSeconds"] == pytest.approx(units)
     assert plan["lostGpuHours"] == pytest.approx(units / 80 / HOUR)
 

@@ -253,20 +253,31 @@ def test_a_pod_of_the_workload_counts_as_one_neighbour_too_many() -> None:
         assert (put(arrays, few) == ("n0", 0)) == is_beside
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([None, WEB, DB]), st.integers(0, 2))))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from([None, WEB, DB]),
+            st.integers(0, 2),
+            st.sampled_from([0, 12]),
+        )
+    )
+)
 def test_edits_of_bound_pods_leave_books_as_a_restart_makes_them(
-    edits: list[tuple[int, Apart | None, int]],
+    edits: list[tuple[int, Apart | None, int, int]],
 ) -> None:
     books, restarted, last_shown = Ledger(), Ledger(), dict[int, ObservedPod]()
     for ledger in (books, restarted):
         ledger.node_changed(node("n0", 16, 16, cpu=8000))
-    for number, apart, cpu in edits:
+    for number, apart, cpu, limit in edits:
         ref = PodRef("team", f"p{number}", f"uid-{number}")
-        request = replace(POD, apart=apart, cpu=cpu)
+        request = replace(POD, apart=apart, cpu=cpu, memory_limit=limit)
         last_shown[number] = ObservedPod(ref, request, "n0", ((number % 2, 4),))
         books.pod_changed(last_shown[number])
     restarted.replace_pods(last_shown.values())
     view, after = books.snapshot(), restarted.snapshot()
     assert view.workloads == after.workloads
     assert view.cpu_free.tolist() == after.cpu_free.tolist()
+    for pod in last_shown.values():
+        assert books.entry(pod.ref.uid) == restarted.entry(pod.ref.uid)
     books.check()

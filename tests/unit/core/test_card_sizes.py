@@ -51,6 +51,11 @@ def test_sizes_of_several_nodes_count_and_one_nodes_own_do_not() -> None:
     assert common_sizes(np.zeros((3, 2), dtype=np.int64)) == {}
 
 
+def test_cards_of_a_node_count_each_and_the_node_once_in_any_order() -> None:
+    capacity = np.array([[16, 24, 16, 0], [24, 16, 16, 16], [0, 24, 0, 24], [24, 0, 0, 0]])
+    assert [*common_sizes(capacity).items()] == [(24, 5), (16, 5)]
+
+
 def test_in_a_small_cluster_each_node_may_have_a_size_of_its_own() -> None:
     assert common_sizes(array((16,))) == {16: 1}
     assert common_sizes(array((24,), (80,))) == {24: 1, 80: 1}

@@ -14,13 +14,9 @@ from tests.bench.clusters import drawn
 
 JUDGED = {
     "auto": "2f64d50edebed358",
-    "bestfit": "583642095b1297b0",
     "binpack": "7b39467fa93e0920",
-    "clustering": "e9ceffc81472310b",
     "device-bestfit": "2f64d50edebed358",
-    "dotproduct": "8b6d6e8547a6c50a",
     "fgd": "71e5cceaaf75bb93",
-    "packing": "ae856c6cd85bed6d",
     "shadow-price": "986a1dda3d08bdd8",
     "spread": "0531477e41a8b04b",
 }

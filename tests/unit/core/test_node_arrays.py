@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import compute
+from gpushare.core.amounts import compute, memory_share
 from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.model import Apart, Charge, NodeSpec, Reason, Request
 from gpushare.core.snapshot import NodeArrays
@@ -24,7 +24,12 @@ charges = st.builds(
         memory=st.integers(0, 2**70),
         apart=APART,
     )
-    | st.builds(Request, st.integers(1, 20), st.just(1), percents=st.just(compute(30))),
+    | st.builds(
+        Request,
+        st.integers(1, 20),
+        st.just(1),
+        percents=st.just(compute(30)) | st.integers(1, 100).map(memory_share),
+    ),
     st.none()
     | st.lists(
         st.tuples(st.integers(0, 3), st.integers(1, 20)),
@@ -58,10 +63,19 @@ def test_what_came_and_went_in_any_order_leaves_no_trace(
     assert differing_nodes(tally.sums(), NODES[::-1], remaining_charges) == []
 
 
-def test_a_pod_counted_as_of_another_kind_is_found() -> None:
+def test_two_pods_counted_as_one_are_found() -> None:
     tally = _tally(*NODES)
-    tally.add(Charge("a", Request(16, 1), ((0, 16),)))
-    assert differing_nodes(tally.sums(), NODES, [Charge("a", Request(8, 1), ((0, 16),))]) == ["a"]
+    tally.add(Charge("a", Request(8, 2), ((0, 8), (1, 8))))
+    two = [Charge("a", Request(8, 1), ((device, 8),)) for device in (0, 1)]
+    assert differing_nodes(tally.sums(), NODES, two) == ["a"]
+
+
+def test_a_percentage_that_is_charged_the_whole_card_is_counted_alike_twice() -> None:
+    tally = _tally(*NODES)
+    charge = Charge("a", Request(1, 1, percents=memory_share(97)), ((0, 1),))  # 15.52 of 16 units
+    tally.add(charge)
+    assert tally.used("a") == (16, 0)
+    assert differing_nodes(tally.sums(), NODES, [charge]) == []
 
 
 def test_a_pod_counted_as_of_another_workload_or_device_is_found() -> None:

@@ -163,14 +163,6 @@ def test_a_node_that_has_gone_changes_no_judgement_of_those_that_stay() -> None:
     assert Ranking(policy).scores(tally.snapshot({}), request).values.tolist()[:2] == before
 
 
-def test_packing_finds_devices_that_are_half_full_alike_whatever_their_size() -> None:
-    halves = {f"n{size}": size for size in range(2, 200, 2)}
-    nodes = tuple(node(name, size) for name, size in halves.items())
-    cluster = Cluster(nodes, {name: (size // 2,) for name, size in halves.items()})
-    values = Ranking(POLICIES["packing"]).scores(cluster.snapshot(), Request(1, 1)).values
-    assert set(values.tolist()) == {95.0}
-
-
 @given(cluster=clusters(pins=False), request=requests(1))
 def test_binpack_takes_the_fullest_node_and_spread_the_emptiest(
     cluster: Cluster, request: Request

@@ -241,7 +241,7 @@ def test_a_larger_card_that_comes_is_minded_on_all_rows(
 
 
 def test_pods_that_differ_in_cpu_alone_share_scores_where_the_policy_reads_none() -> None:
-    for name, upper_bound in (("binpack", 1), ("bestfit", 3)):
+    for name, upper_bound in (("binpack", 1), ("fgd", 3)):
         tally, policy = NodeArrays(), Counting(POLICIES[name])
         policy.ignores_host = getattr(POLICIES[name], "ignores_host", False)
         tally.set_node(node("a", 8, 8, cpu=64_000, memory=2**40), ())
@@ -252,7 +252,7 @@ def test_pods_that_differ_in_cpu_alone_share_scores_where_the_policy_reads_none(
 
 
 def test_more_kinds_are_kept_where_there_are_fewer_nodes() -> None:
-    tally, policy = NodeArrays(), Counting(POLICIES["bestfit"])
+    tally, policy = NodeArrays(), Counting(POLICIES["fgd"])
     tally.set_node(node("a", 8, 8, cpu=64_000, memory=2**40), ())
     ranking, view = Ranking(policy), tally.snapshot({})
     for _ in range(2):

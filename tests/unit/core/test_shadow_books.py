@@ -63,7 +63,7 @@ def test_its_books_are_those_of_the_simulator_fed_the_pods_that_were_bound(
         assert traffic.used() == dict(zip(view.names, view.used.tolist(), strict=True))
     displayed = traffic.books.snapshot
     assert displayed.names == view.names
-    for values in ("free", "cpu_free", "memory_free", "kinds", "cores_used"):
+    for values in ("free", "cpu_free", "memory_free", "gpu_pods", "cores_used"):
         assert (getattr(displayed, values) == getattr(view, values)).all(), values
     assert traffic.books.refused == {uid for uid in present if placements[uid] is None}
     assert sum(traffic.counts.pods.values()) > 0

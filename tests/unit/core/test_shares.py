@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.decide import filter_nodes, missing_units, place, room_for, take_best
 from gpushare.core.defrag import freed_amounts
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
@@ -43,13 +42,6 @@ def test_each_card_is_charged_its_part_rounded_up() -> None:
     for charge in charges:
         tally.add(charge, -1)
     assert not tally.snapshot({}).used.any()
-
-
-def test_all_of_a_card_counts_as_a_whole_one() -> None:
-    whole = Charge("small", Request(1, 1, percents=with_share(0, 100)), ((0, 1),))
-    tally = arrays(whole, Charge("large", SIXTY, ((0, 1),)))
-    assert tally.snapshot({}).kinds[:, :2].tolist() == [[0, 1], [1, 0]]
-    assert differing_nodes(tally.sums(), NODES, [whole, Charge("large", SIXTY, ((0, 1),))]) == []
 
 
 def test_on_unknown_devices_each_is_charged_its_part() -> None:

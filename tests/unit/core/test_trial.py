@@ -46,9 +46,9 @@ def test_the_same_seed_gives_the_same_trial_and_another_one_another() -> None:
 
 def test_the_books_are_as_before() -> None:
     snapshot = Cluster(NODES, {"n-0": (4, 0)}).snapshot()
-    before = pickle.dumps([snapshot.used, snapshot.free, snapshot.cpu_free, snapshot.kinds])
+    before = pickle.dumps([snapshot.used, snapshot.free, snapshot.cpu_free, snapshot.gpu_pods])
     run_trial(snapshot, workload(0.5), CANDIDATES, 1)
-    after = [snapshot.used, snapshot.free, snapshot.cpu_free, snapshot.kinds]
+    after = [snapshot.used, snapshot.free, snapshot.cpu_free, snapshot.gpu_pods]
     assert pickle.dumps(after) == before
 
 

@@ -154,7 +154,7 @@ def healthy(**changes: Any) -> Facts:
         now=NOW,
         api=ApiServer("v1.32.0", 32, 0.0),
         nodes=(node(),),
-        pods=ListedPods((bound(), waiting())),
+        pods=ListedPods([bound(), waiting()]),
         leases=(lease(),),
         rights=RIGHTS,
         config_maps=(closing(gpus="1"),),

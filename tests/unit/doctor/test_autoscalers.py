@@ -45,11 +45,11 @@ def test_a_namespace_of_their_own_is_well_and_none_is_not_spoken_of() -> None:
         ("fail", "is Terminating", asking("Terminating")),
         ("skip", "403", asking(Unread("the namespace asks cannot be read: 403", "x", "skip"))),
         ("fail", "may not create pods in asks, delete pods in asks, patch", asking(rights=RIGHTS)),
-        ("fail", "no autoscaler counts them: asks/a", asking(pods=ListedPods(gated=("asks/a",)))),
+        ("fail", "no autoscaler counts them: asks/a", asking(pods=ListedPods(gated=["asks/a"]))),
         (
             "warn",
             "holds other pods, too: asks/web",
-            asking(pods=ListedPods(neighbours=("asks/web",))),
+            asking(pods=ListedPods(neighbours=["asks/web"])),
         ),
     ],
 )
@@ -91,5 +91,5 @@ def test_who_else_is_there_is_read_from_the_pods() -> None:
     pods.append({"metadata": {"namespace": "team", "name": "web"}, "spec": {}})
     pods[1]["metadata"]["name"] = "web"
     facts = read_pods(pods, ALIYUN, NOW, "asks")
-    assert (facts.neighbours, facts.gated) == (("asks/web",), ("asks/gated",))
-    assert read_pods(pods, ALIYUN, NOW).neighbours == ()
+    assert (facts.neighbours, facts.gated) == (["asks/web"], ["asks/gated"])
+    assert read_pods(pods, ALIYUN, NOW).neighbours == []

@@ -70,7 +70,7 @@ def handing(strategy: str, problem: str = "", **more: Any) -> ListedNode:
 def plugins(*gpu: ListedPod, **parts: Any) -> dict[str, Any]:
     """Pods that ask, and a pod of our device plug-in."""
     pod = PluginPod(**{"name": "kube-system/p", "node": "n1", **parts})
-    return {"pods": ListedPods(gpu=gpu, plugins=(pod,))}
+    return {"pods": ListedPods(gpu=[*gpu], plugins=[pod])}
 
 
 KEPT = {"nodes": (replace(node(), is_kept=True),)}
@@ -83,7 +83,7 @@ def option(metric: str) -> dict[str, Any]:
 
 
 def pods(*gpu: Any, **more: Any) -> dict[str, Any]:
-    return {"pods": ListedPods(gpu, **more)}
+    return {"pods": ListedPods([*gpu], **more)}
 
 
 def on_cards(**changes: Any) -> dict[str, Any]:
@@ -607,13 +607,13 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "compute",
         "warn",
         "runs without any device",
-        managing(nodes=MIXED, pods=ListedPods(cores_alone=(("default/c", ""),))),
+        managing(nodes=MIXED, pods=ListedPods(cores_alone=[("default/c", "")])),
     ),
     (
         "compute",
         "fail",
         "without any device: default/c",
-        managing(nodes=MIXED, pods=ListedPods(cores_alone=(("default/c", "n1"),))),
+        managing(nodes=MIXED, pods=ListedPods(cores_alone=[("default/c", "n1")])),
     ),
     ("compute", "fail", "default/w: waits for ever", managing(False, **pods(asking()))),
     ("compute", "fail", "default/w: waits for ever", managing(**pods(asking()))),
@@ -685,26 +685,26 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "pod-extras",
         "warn",
         "default/b: asks",
-        {"pods": ListedPods(without_memory=(("default/b", "asks"),))},
+        {"pods": ListedPods(without_memory=[("default/b", "asks")])},
     ),
     (
         "pod-extras",
         "warn",
         "default/c: is HAMi's",
-        {"pods": ListedPods(strays=(StrayPod("default/c", "is HAMi's", frozenset({"x/gpu"})),))},
+        {"pods": ListedPods(strays=[StrayPod("default/c", "is HAMi's", frozenset({"x/gpu"}))])},
     ),
     (
         "pod-extras",
         "ok",
         "none asks",
-        {"pods": ListedPods(strays=(StrayPod("default/c", "is HAMi's", frozenset({MEM})),))},
+        {"pods": ListedPods(strays=[StrayPod("default/c", "is HAMi's", frozenset({MEM}))])},
     ),
     ("two-device-plugins", "warn", "n1: gives out nvidia.com/gpu", {"nodes": (BOTH,)}),
     (
         "two-device-plugins",
         "fail",
         "given; default/w hold whole cards",
-        {"nodes": (BOTH,), "pods": ListedPods(whole=(("default/w", "n1"), ("default/x", "n2")))},
+        {"nodes": (BOTH,), "pods": ListedPods(whole=[("default/w", "n1"), ("default/x", "n2")])},
     ),
     (
         "node-allocatable",
@@ -882,7 +882,7 @@ def test_who_stops_the_original_is_told_of_its_service() -> None:
 
 def lines(check: str, *gpu: ListedPod) -> list[tuple[str, str]]:
     """Level and text of each line about these pods under that name."""
-    findings = run_checks(healthy(pods=ListedPods(gpu)))
+    findings = run_checks(healthy(pods=ListedPods([*gpu])))
     return [(finding.level, finding.message) for finding in findings if finding.check == check]
 
 
@@ -923,5 +923,5 @@ def test_of_very_many_texts_the_last_ones_are_counted() -> None:
 
 def test_a_long_message_is_cut_between_words() -> None:
     message = f"0/1 gpushare.io/policy: {'word ' * 99}"
-    finding = found(healthy(pods=ListedPods((waiting(message=message),))), "pending-pods")
+    finding = found(healthy(pods=ListedPods([waiting(message=message)])), "pending-pods")
     assert finding.message.endswith(" word word ...")

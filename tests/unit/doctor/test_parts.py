@@ -127,9 +127,9 @@ def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
         ALIYUN,
         NOW,
     )
-    assert facts.schedulers == ("v1.30.2",)
-    assert facts.originals == ("kube-system/o",)
-    assert facts.alike == ("ns/gpushare-schd-extender",)
+    assert facts.schedulers == ["v1.30.2"]
+    assert facts.originals == ["kube-system/o"]
+    assert facts.alike == ["ns/gpushare-schd-extender"]
     assert [(pod.name, pod.scheduler, bool(pod.broken)) for pod in facts.gpu] == [
         ("ns/gpu", "default-scheduler", False),
         ("ns/bad", "other", True),
@@ -151,8 +151,8 @@ def test_a_static_pod_tells_of_the_control_plane_from_its_nodes_alone(
 
     pods = [static("s", "x/kube-scheduler:v1.10.0"), static("gpushare-schd-extender", "x")]
     facts = read_pods(pods, ALIYUN, NOW)
-    assert (facts.originals, facts.alike) == ((), ("kube-system/gpushare-schd-extender",))
-    assert facts.schedulers == ()
+    assert (facts.originals, facts.alike) == ([], ["kube-system/gpushare-schd-extender"])
+    assert facts.schedulers == []
     node = read_node({"metadata": {"name": "n", "labels": labels}}, ALIYUN, "GiB")
     finding = found(healthy(pods=facts, nodes=(node,)), "scheduler-version")
     assert (finding.level, "1.10 runs here" in finding.message) == (
@@ -267,14 +267,14 @@ def test_what_does_not_go_with_device_memory_is_read_of_pods() -> None:
         ALIYUN,
         NOW,
     )
-    assert facts.whole == (("default/whole", "n1"), ("default/both", "n2"))
+    assert facts.whole == [("default/whole", "n1"), ("default/both", "n2")]
     assert [name for name, _ in facts.without_memory] == [
         "default/count",
         "default/cores",
         "default/share",
     ]
     assert "cores are asked for without aliyun.com/gpu-mem" in facts.without_memory[1][1]
-    assert facts.cores_alone == (("default/cores", "n1"),)
+    assert facts.cores_alone == [("default/cores", "n1")]
     mistakes = {pod.name: pod.misplaced for pod in facts.gpu}
     assert "sets NVIDIA_VISIBLE_DEVICES itself" in mistakes["default/env"]
     assert "nvidia.com/gpu is asked for beside" in mistakes["default/both"]
@@ -337,7 +337,7 @@ def test_what_is_done_for_autoscalers_is_seen() -> None:
         {"metadata": asks, "spec": {"schedulerName": "gpushare-placeholder"}},
         {"metadata": asks | {"name": "other"}, "spec": {}},
     ]
-    assert read_pods(pods, ALIYUN, NOW).placeholders == ("asks/for-a",)
+    assert read_pods(pods, ALIYUN, NOW).placeholders == ["asks/for-a"]
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_a_run_makes_the_same_placements_as_ledger_and_decide(policy: str) -> No
 
 def test_what_is_released_is_free_again() -> None:
     cluster = Cluster(NODES, Ranking(load_policy("device-bestfit"), 99, fits))
-    before = {name: getattr(cluster.view, name).copy() for name in ("free", "cpu_free", "kinds")}
+    before = {name: getattr(cluster.view, name).copy() for name in ("free", "cpu_free", "gpu_pods")}
     placements = [cluster.place(request_of(pod)) for pod in PODS]
     assert cluster.allocated > 0
     for placement in placements:

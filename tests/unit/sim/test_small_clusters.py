@@ -132,7 +132,7 @@ def test_the_table_names_the_worst_cluster_and_goes_on_where_its_file_ends(
     def noted(job: SmallJob) -> SmallOutcome:
         measured.append(job)
         auto = 80.0 - (job.cluster == 4)
-        values = [auto, auto + 1], [80.0, 81.0], [70.0, 71.0], [81.0, 82.0]
+        values = [auto, auto + 1], [80.0, 81.0], [81.0, 82.0]
         return SmallOutcome(job, dict(zip(POLICIES, values, strict=True)))
 
     monkeypatch.setattr(placement_small, "measured", noted)
@@ -152,7 +152,7 @@ def test_the_table_names_the_worst_cluster_and_goes_on_where_its_file_ends(
 
 def test_the_best_elsewhere_is_chosen_by_the_seeds_that_it_is_not_compared_on() -> None:
     """`binpack` is the best by chance on the first half alone, where its lead does not count."""
-    values = [80.0] * 4, [80.0] * 4, [90.0, 75.0, 90.0, 75.0], [70.0] * 4
+    values = [80.0] * 4, [80.0] * 4, [90.0, 75.0, 90.0, 75.0]
     outcome = SmallOutcome(
         SmallJob("churn", "equal", 3, 4), dict(zip(POLICIES, values, strict=True))
     )
@@ -174,5 +174,5 @@ def test_chance_alone_favours_the_best_but_not_the_best_elsewhere() -> None:
     ]
     by_chance = np.mean([one.above(SIMPLE)[0] for one in outcomes])
     fairly = np.mean([one.above_elsewhere(SIMPLE)[0] for one in outcomes])
-    assert by_chance < -1
+    assert by_chance < -0.6
     assert abs(fairly) < 0.2

@@ -73,7 +73,8 @@ def test_a_pod_that_nobody_has_looked_at_or_that_is_scheduled_has_no_message() -
 
 
 def test_scheduling_gates_are_told_by_name() -> None:
-    gates = [Raw(b'{"name":"kueue.x-k8s.io/admission"}'), Raw(b'{"name":""}'), Raw(b"7")]
+    odd_gates = [b'{"name":""}', b"7", b'{"name":5}', b'{"name":"\xff"}', b"1e999"]
+    gates = [Raw(gate) for gate in (b'{"name":"kueue.x-k8s.io/admission"}', *odd_gates)]
     view = scheduler_view(Pod(Metadata(), PodSpec(scheduling_gates=gates)))
-    assert view.gates == ("kueue.x-k8s.io/admission", "?", "?")
+    assert view.gates == ("kueue.x-k8s.io/admission", *"?????")
     assert scheduler_view(Pod()).gates == ()

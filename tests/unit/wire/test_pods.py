@@ -19,8 +19,8 @@ from gpushare.core.model import (
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.device_request import APART, LIMITS_LABEL, MEMORY_LIMIT, NEIGHBOURS, SPLIT
-from gpushare.wire.objects import PODS, Pod
-from gpushare.wire.pods import MAX_LABELS, observe_pod, pod_ref, request_of
+from gpushare.wire.objects import PODS, Pod, PodSpec
+from gpushare.wire.pods import MAX_LABELS, most_seconds, observe_pod, pod_ref, request_of
 
 GPU = "aliyun.com/gpu-mem"
 COUNT = "aliyun.com/gpu-count"
@@ -578,3 +578,8 @@ def test_a_pod_must_be_gone_by_its_deletion_or_its_deadline_and_grace(
     }
     pod = PODS.decode(json.dumps(document).encode())
     assert observe_pod(pod, ALIYUN).ends_by == ends_by
+
+
+def test_a_negative_grace_makes_no_pod_end_before_its_deadline() -> None:
+    spec = PodSpec(active_deadline_seconds=3600, termination_grace_period_seconds=-3599)
+    assert most_seconds(spec) == 3600

@@ -220,7 +220,7 @@ class ShadowPrice:
         )
         hold = self.hold(snapshot)
         if hold:
-            node -= hold / (np.add.reduce(snapshot.kinds.take(rows, axis=0), axis=1) + 1)
+            node -= hold / (snapshot.gpu_pods.take(rows) + 1)
         value: Floats = fall + node[:, None]
         value = value - BETA * self._residual_value_lost(snapshot, rows, request, free)
         value = np.floor(value / Q + HALF)

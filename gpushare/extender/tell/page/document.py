@@ -126,8 +126,8 @@ class ExplanationCache:
     """The explanations of the pending requests for one resource, each in one sentence.
 
     An explanation on a full cluster takes up to 0.5 s of CPU, and many requests may be pending. So
-    pods with equal requests and demands share one explanation, and explanations take at most a
-    tenth of the time; the other pods keep their last sentence until their turn.
+    pods with equal questions share one explanation, and explanations take at most a tenth of the
+    time; the other pods keep their last sentence until their turn.
 
     clock: seconds, monotonic.
     """
@@ -229,10 +229,17 @@ class _KeptPart:
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         holds, states = self._managed.holds, self._managed.filters.states
         version = books.snapshot.generation, states.version + holds.version
-        # Pods without a hold of their own stand alike to the holds of others.
+        # Pods without a hold of their own stand alike to the holds of others, except that
+        # reservations of younger pods let older pods pass.
+        latest = max((hold.pod.created for hold in holds.reservations()), default=0.0)
         questions = {
             pod.uid: (
-                Claimant(pod.ref if pod.uid in holds else _ANY_POD, pod.request, pod.priority),
+                Claimant(
+                    pod.ref if pod.uid in holds else _ANY_POD,
+                    pod.request,
+                    pod.priority,
+                    created=pod.created if pod.created < latest else 0.0,
+                ),
                 pod.demands,
             )
             for pod in in_turns(books.waiting, lambda pod: pod.ref.namespace)

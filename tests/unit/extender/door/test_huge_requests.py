@@ -32,7 +32,7 @@ def extender_with_rankings() -> ScriptedExtender:
     return extender
 
 
-@pytest.mark.parametrize("policy", ["shadow-price", "fgd", "dotproduct", "bestfit"])
+@pytest.mark.parametrize("policy", ["shadow-price", "fgd"])
 @pytest.mark.parametrize("containers", [1, 2, 3])
 @pytest.mark.parametrize("amount", AMOUNTS)
 @pytest.mark.parametrize("name", ["cpu", "memory"])

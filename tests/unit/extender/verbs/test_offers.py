@@ -560,7 +560,7 @@ def assert_same(mine: Snapshot, anew: Snapshot, ranking: Ranking) -> None:
         "used",
         "cores_used",
         "cores_free",
-        "kinds",
+        "gpu_pods",
         "cpu_free",
         "memory_free",
         "open",
@@ -574,7 +574,7 @@ def assert_same(mine: Snapshot, anew: Snapshot, ranking: Ranking) -> None:
 
 @given(
     changes=_CHANGES,
-    policy=st.sampled_from(("binpack", "packing", "shadow-price")),
+    policy=st.sampled_from(("binpack", "device-bestfit", "shadow-price")),
     max_changed=st.sampled_from((1, 2, 20_000)),
 )
 def test_what_is_kept_of_offers_is_what_is_made_anew(

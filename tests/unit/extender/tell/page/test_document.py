@@ -325,6 +325,20 @@ def test_room_that_is_held_for_others_is_not_told_to_be_free() -> None:
     )
 
 
+def test_room_that_is_reserved_for_a_younger_pod_is_free_for_an_older_one() -> None:
+    world, now = World(), time.monotonic()
+    world.ledger.node_changed(node("a", 16))
+    created = {"older": 100.0, "young": 200.0, "late": 300.0}
+    for name, since in created.items():
+        world.ledger.pod_changed(pod(name, 12)._replace(created=since))
+    young = PodRef("default", "young", "uid-default-young")
+    claim = Claimant(young, Request(12, 1), created=created["young"])
+    world.managed.holds.begin_reservation(claim, "a", ((0, 12),), now + 600, now)
+    whys = {item["name"]: item["why"] for item in part(world)["pending"]}
+    assert whys["older"] == whys["young"] == "it fits now on a"
+    assert whys["late"] != whys["older"]
+
+
 def test_names_are_data() -> None:
     world = World()
     world.ledger.node_changed(node(HOSTILE, 16))
