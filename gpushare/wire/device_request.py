@@ -157,7 +157,7 @@ def device_request(
         cards=wanted_cards(annotations),
         split=parts if len(set(parts)) > 1 else (),
         neighbours=_LIMITS[limit],
-        apart=_apart(annotations, workload),
+        apart=wanted_apart(annotations, workload),
         memory_limit=_memory_limit(sums, annotations, node_selector, names),
     )
     for index, total in enumerate(sums.percents):
@@ -166,7 +166,7 @@ def device_request(
     return request
 
 
-def _apart(annotations: Mapping[str, str], workload: str) -> Apart | None:
+def wanted_apart(annotations: Mapping[str, str], workload: str) -> Apart | None:
     """Return the wish for devices without other pods of the workload; None for no wish.
 
     Raises AnnotationError for a value that makes no sense.

@@ -10,6 +10,7 @@ Tested in `tests/unit/wire/test_pods.py`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -37,7 +38,7 @@ from gpushare.wire.annotations import (
 )
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import MOST_RESOURCES, demands_of
-from gpushare.wire.device_request import APART, ContainerSums, device_request
+from gpushare.wire.device_request import APART, ContainerSums, device_request, wanted_apart
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.groups import workload_of
@@ -136,10 +137,16 @@ def request_of(pod: Pod, names: Names) -> Request:
         names,
         host=host,
         models=_accepted_models(pod.spec or PodSpec()),
-        workload=workload_of(pod) if APART in (metadata.annotations or {}) else "",
+        workload=_workload(pod),
         node_selector=(pod.spec and pod.spec.node_selector) or {},
     )
     return _one_request(request)
+
+
+def _workload(pod: Pod) -> str:
+    """Return the workload of a pod that wants to stay apart from its fellows; else ""."""
+    metadata = pod.metadata or Metadata()
+    return workload_of(pod) if APART in (metadata.annotations or {}) else ""
 
 
 @lru_cache(maxsize=1 << 10)
@@ -359,7 +366,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 
     A bound pod without GPU request has only the host's sums. A bound pod holds device memory
     whatever the other fields say: if the annotations make no sense, the whole total counts as
-    requested of one device, senseless CPU or memory as 0, and senseless percents as a whole device.
+    requested of one device, senseless CPU or memory as 0, and senseless percents as a whole device;
+    the pod stays apart from others if that annotation makes sense.
     Percents without memory are on no device. A placeholder asks for nothing: it stands for a pod
     that does. Raises MessageError or QuantityError if the pod or its devices cannot be read.
     """
@@ -385,6 +393,9 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
                 percents=of_one_device(percents),
                 percent_containers=percent_containers,
             )
+            with suppress(AnnotationError):
+                apart = wanted_apart(metadata.annotations or {}, _workload(pod))
+                request = replace(request, apart=apart)
     if node and not request.devices:
         return ObservedPod(pod_ref(pod), request, intern(node), ended=has_ended(pod))
     annotations = metadata.annotations or {}

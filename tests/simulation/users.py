@@ -120,8 +120,7 @@ class Users:
         pod = PodTruth("", name, request, cpu=cpu, lasts=lasts)
         if request.devices and chance.apart().getrandbits(64) % 8 == 0:
             annotations[APART] = "required"
-            # An invalid pod that somebody else binds counts without the wish.
-            pod.stays_apart = COUNT not in annotations
+            pod.stays_apart = True
         return self.add(pod, rank, annotations, node)
 
     def add(

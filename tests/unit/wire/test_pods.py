@@ -485,6 +485,18 @@ def test_a_pod_with_a_node_keeps_its_charge_whatever_users_write(annotations: An
     assert observed.placement == ((1, 8),)
 
 
+@pytest.mark.parametrize(("wish", "required"), [("required", True), ("nodes", None)])
+def test_a_pod_with_a_node_stays_apart_though_another_annotation_makes_no_sense(
+    wish: str, required: bool | None
+) -> None:
+    labels = {"scheduling.x-k8s.io/pod-group": "gang"}
+    request = pod(
+        container("8"), annotations={COUNT: "x", APART: wish}, labels=labels, nodeName="n"
+    )
+    apart = observe_pod(request, ALIYUN).request.apart
+    assert (apart and apart.required) is required
+
+
 @pytest.mark.parametrize("asks", [{"cpu": "10P"}, {"memory": "9Ei"}])
 def test_a_pod_with_a_node_keeps_its_charge_though_nobody_can_count_its_cpu_or_memory(
     asks: dict[str, Any],
