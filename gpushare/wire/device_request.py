@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, memory_percent
 from gpushare.core.model import (
     ANY_CARD,
     ANY_NEIGHBOURS,
@@ -204,11 +204,7 @@ def _memory_limit(
             f"{MEMORY_LIMIT}: {limit} is less than the {sums.units} {names.resource} that the pod"
             " asks for: write as much or more"
         )
-    if any(
-        percent
-        for amount, percent in zip(PERCENT_AMOUNTS, sums.percents, strict=False)
-        if amount.is_memory
-    ):
+    if memory_percent(sums.percents):
         raise AnnotationError(
             f"{MEMORY_LIMIT}: a pod with a percentage of the memory of a card has no limit in"
             " units: leave out one of them"
