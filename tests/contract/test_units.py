@@ -46,7 +46,7 @@ def _decided(
     seed=st.integers(0, 999),
     factor=st.one_of(st.just(1024), st.integers(2, 3000)),
 )
-@example(seed=16, factor=651)  # 80 x 651 times an eightieth of 1/651 is below 1
+@example(seed=16, factor=651)  # a share of these cards, as a float, is below a whole number
 def test_as_many_units_again_of_everything_change_no_decision(
     policy: str, seed: int, factor: int
 ) -> None:

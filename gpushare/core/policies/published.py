@@ -25,9 +25,6 @@ from gpushare.core.workload import Workload
 
 SCALE_CPU, SCALE_GPU = 128_000, 8_000
 """CPU and GPU of a whole node, both in milli: the scales as published."""
-_ERROR = 1e-9
-"""More than the error of a sum of floats; without it the unit of memory would decide whether a
-whole number is rounded down."""
 
 
 class Fgd:
@@ -55,7 +52,7 @@ class Fgd:
         shapes, free = self.shapes(snapshot), snapshot.free.take(rows, axis=0)
         fall = self.measure.fall(self.tables(snapshot), snapshot, rows, request)
         milli = shapes.even * -0.001 / (self.measure.pods * self.measure.scale)
-        values = np.floor(100 / (1 + np.exp(fall * milli)) + _ERROR)
+        values = np.floor(100 / (1 + np.exp(fall * milli)))
         if request.devices > 1:
             room = free_with_compute(snapshot, rows, request, free)
             values = np.where(tightest(room, request), values, values - 1)
