@@ -400,14 +400,20 @@ def check_large_cards(objects: Objects, sayings: Sayings, chance: Random, state:
     assert _check_advice(objects, sayings, chance, pod, has_event=True)
 
 
-def check_dead_card(objects: Objects, sayings: Sayings, chance: Random) -> None:
-    """Check that the advice for a pod counts a pod on a dead card, which the node's sums have."""
+def _node_with_two_pods(objects: Objects, sayings: Sayings, units: int) -> tuple[str, list[Json]]:
+    """Return a new node and the two pods that run there, with so many units each."""
     node = make_node(objects, "plain", "a")
     sayings.node_states(1)
-    holders = [objects.pod(12), objects.pod(12)]
+    holders = [objects.pod(units), objects.pod(units)]
     for holder in holders:
         assert outcome(objects, holder) == node
         run(objects, holder)
+    return node, holders
+
+
+def check_dead_card(objects: Objects, sayings: Sayings, chance: Random) -> None:
+    """Check that the advice for a pod counts a pod on a dead card, which the node's sums have."""
+    node, holders = _node_with_two_pods(objects, sayings, 12)
     (device,) = objects.devices_of(holders[0])
     close_card(objects, node, device)
     pod = objects.pod(16)
@@ -419,12 +425,7 @@ def check_dead_card(objects: Objects, sayings: Sayings, chance: Random) -> None:
 
 def check_reservation(objects: Objects, sayings: Sayings) -> None:
     """Check that nobody calls room free that filter keeps for a pod with a reservation."""
-    node = make_node(objects, "plain", "a")
-    sayings.node_states(1)
-    holders = [objects.pod(16), objects.pod(16)]
-    for holder in holders:
-        assert outcome(objects, holder) == node
-        run(objects, holder)
+    node, holders = _node_with_two_pods(objects, sayings, 16)
     large = objects.pod(32, annotations={COUNT: "2"})
     assert not outcome(objects, large)
     until(lambda: bool(sayings.booked(large)["reserved"]), "the node is reserved")
