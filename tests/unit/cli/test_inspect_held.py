@@ -91,8 +91,9 @@ def test_whatif_places_waiting_pods_where_they_are_held(
 ) -> None:
     pods = [pod("p", "a"), pending("late", 16), pending("far", 6, namespace="team")]
     kubectl.cluster([node("a"), node("b")], pods, page=500)
-    shown = {}
-    for flags in ((), ("--extender", extender)):
+    shown: dict[tuple[str, ...], dict[str, object]] = {}
+    all_flags: list[tuple[str, ...]] = [(), ("--extender", extender)]
+    for flags in all_flags:
         assert whatif(["--pods", "16GiB", *flags, "-o", "json"]) == 0
         answer = json.loads(capsys.readouterr().out)
         shown[flags] = {item["name"]: item["on"] for item in answer["waiting"]}
@@ -101,8 +102,8 @@ def test_whatif_places_waiting_pods_where_they_are_held(
     assert with_holds["team/far"] == [{"node": "b", "pods": 1}]
     assert whatif(["--pods", "1GiB", "--extender", "http://127.0.0.1:1"]) == 0
     assert "what is held is not known: http://127.0.0.1:1" in capsys.readouterr().out
-    for flags in (("--extender", "x"), ("--extender", extender, "--nodes", "n.csv")):
-        assert whatif(["--pods", "1GiB", *flags]) == 2
+    for wrong in (["x"], [extender, "--nodes", "n.csv"]):
+        assert whatif(["--pods", "1GiB", "--extender", *wrong]) == 2
 
 
 def test_whatif_says_that_reserved_places_count_as_free(
