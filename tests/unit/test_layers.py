@@ -114,6 +114,8 @@ DOORS: dict[str, tuple[str, ...]] = {
         "wire.preempt",
         "gpushare_localcluster.api.objects",
         "gpushare_localcluster.client",
+        "gpushare_localcluster.demo.plan",
+        "gpushare_localcluster.demo.scenario",
     ),
     "numpy": ("core", "policy", "sim", "explain"),
     "prometheus_client": ("device_plugin.metrics", "extender.tell.metrics"),
