@@ -298,15 +298,8 @@ def score_nodes(
     return {score: [names[place] for place in places] for score, places in scores.items()}
 
 
-def best_row(
-    snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer, among: Bools | None = None
-) -> int | None:
-    """Return the place of the best of the rows, or None if none fits.
-
-    among: bool (len(rows),), the places that may be chosen; None: all.
-    """
-    if among is not None:
-        rows = np.where(among, rows, -1)
+def best_row(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer) -> int | None:
+    """Return the place of the best of the rows, or None if none fits."""
     places, _, best = _values(snapshot, rows, request, scorer)
     return int(places[best]) if len(places) else None
 
@@ -418,8 +411,7 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
 
     rows: where it does not fit now.
     """
-    capacity, needed = snapshot.capacity[rows], needed_units(snapshot, rows, request)
-    usable = snapshot.open[rows]
+    capacity, usable = snapshot.capacity[rows], snapshot.open[rows]
     shares = usable.any(axis=1)
     if request.cards != ANY_CARD:
         usable = usable & has_cards(snapshot, rows, request.cards)
@@ -428,7 +420,7 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     codes = np.full(len(rows), CODES[busy])
     if request.percents or snapshot.any_percents or snapshot.limits_sharers:
         unused = capacity - snapshot.used[rows]
-        has_memory = usable & (unused >= needed)
+        has_memory = usable & (unused >= needed_units(snapshot, rows, request))
         memory_fits = has_devices(has_memory, request, unused)
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_TOGETHER]
         if snapshot.limits_sharers:
@@ -452,9 +444,9 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     if snapshot.pinned:
         room = has_room(snapshot, rows, request)
         codes[has_devices(room, request, snapshot.free, rows)] = CODES[Reason.WAITS_FOR_PLUGIN]
-    fits_empty = has_devices(usable & (capacity >= needed), request, capacity)
-    codes[~fits_empty] = CODES[Reason.TOO_MANY_DEVICES]
     large = usable & (capacity >= max(request.units, 1))
+    among = usable & (capacity > 0) if request.split else large
+    codes[~has_devices(among, request, capacity)] = CODES[Reason.TOO_MANY_DEVICES]
     codes[~large.any(axis=1)] = CODES[Reason.TOO_LARGE]
     codes[~usable.any(axis=1)] = CODES[Reason.NOT_WANTED]
     codes[~shares] = CODES[Reason.NO_DEVICE]

@@ -57,7 +57,8 @@ def has_room(snapshot: "Snapshot", rows: Rows, request: Request, *, pairing: boo
     parts have room. pairing: leave out the devices that pairing excludes. `free` is 0 where all of
     an exclusive amount is given, so a request without percents needs no second look.
     """
-    room: Bools = snapshot.free.take(rows, axis=0) >= needed_units(snapshot, rows, request)
+    least = request.split[-1] if request.split else request.units
+    room: Bools = snapshot.free.take(rows, axis=0) >= max(least, 1)
     if request.percents:
         room &= has_percents(snapshot, rows, request)
     if request.cards != ANY_CARD:
@@ -76,8 +77,8 @@ def needed_units(snapshot: "Snapshot", rows: Rows, request: Request) -> int | In
 
     The same for all devices, or int64 (K, D) if the request is for a percentage of the memory.
     """
-    least = max(request.split[-1] if request.split else request.units, 1)
-    percent = request.percents and memory_percent(request.percents)
+    least = max(min(request.parts, default=0), 1)
+    percent = memory_percent(request.percents)
     if not percent:
         return least
     return np.maximum(-(-percent * snapshot.capacity.take(rows, axis=0) // SHARE.whole), least)

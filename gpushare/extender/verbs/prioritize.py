@@ -12,7 +12,7 @@ from gpushare.core.decide import BEST, score_rows
 from gpushare.core.model import Request
 from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.extender.claims.ranker import ClaimRanker
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
 from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.extender.verbs.tickets import Tickets
 from gpushare.wire.claimant import claimant
@@ -45,9 +45,12 @@ class PrioritizeVerb:
         args = decode_filter(body, self._lists)
         if not_ready := self._not_ready():
             raise NotReady(not_ready)
+        resource_request: ResourceRequest | None
         try:
-            resource_request = self._tickets.last_request(args.pod)
-            resource_request = resource_request or self._resources.resolve(args.pod)
+            if (last := self._tickets.last_request) and last[0] is args.pod:
+                resource_request = last[1]
+            else:
+                resource_request = self._resources.resolve(args.pod)
         except WireError as error:
             raise MessageError(str(error)) from error
         name = args.ref or "?"
@@ -65,7 +68,7 @@ class PrioritizeVerb:
             score: [*map(args.names.__getitem__, nodes.tolist())] for score, nodes in places.items()
         }
         best = scores[BEST][0] if scores else ""
-        if best and args.ref is not None and len(resource.holds):
+        if best and args.ref is not None and resource.holds.by_key:
             self._hold(resource, args.pod, request, best)
         line = {
             "pod": name,
