@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, charged_units
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, charged_units
 from gpushare.core.apart import Workloads, count_pod
 from gpushare.core.layout import Layout, LayoutRows, with_rows
-from gpushare.core.model import HOST_BOUND, Charge, NodeSpec, Pinned, Request
+from gpushare.core.model import HOST_BOUND, Charge, NodeSpec, Pinned, Request, Shares
 from gpushare.core.paired_rows import PairedRows
 from gpushare.core.snapshot import (
     PODS,
@@ -117,17 +117,20 @@ class NodeArrays:
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
             return False
         used = self._used[row, device]
-        if (request.alone and used) or self._pods[row, device, PODS] >= spec.max_sharers:
+        if self._pods[row, device, PODS] >= spec.max_sharers:
             return False
-        for amount, percents, percent in zip(
-            PERCENT_AMOUNTS, self._percents, request.every_percent, strict=True
-        ):
-            if percents[row, device] > amount.whole - amount.needed(percent):
+        if request.percents or any(array[row, device] for array in self._percents):
+            if request.alone and used:
                 return False
+            for amount, percents, percent in zip(
+                PERCENT_AMOUNTS, self._percents, request.every_percent, strict=True
+            ):
+                if percents[row, device] > amount.whole - amount.needed(percent):
+                    return False
+            units = charged_units(units, request.percents, spec.capacity[device])
         if request.apart and request.apart.required and self.fellows(node, device, request):
             return False
-        needed = charged_units(units, request.percents, spec.capacity[device])
-        return bool(self._capacity[row, device] - used >= needed)
+        return bool(self._capacity[row, device] - used >= units)
 
     def fellows(self, node: str, device: int, request: Request) -> int:
         """Return the number of pods of the request's workload on the device of a known node."""
@@ -196,37 +199,35 @@ class NodeArrays:
         spec, request, host = self._rows.specs[row], charge.request, self._host[row]
         capacity = spec.capacity if spec else ()
         count, pods = len(capacity), self._pods[row, :, : counts_of(request)]
-        devices: Iterable[int] = ()
-        if charge.placement is not None and all(device < count for device, _ in charge.placement):
-            for device, units in charge.placement:
-                self._used[row, device] += sign * units
-                pods[device] += sign
-            devices = dict(charge.placement)
-            if request.percents and charge.placement:
-                on_devices = request.percents_on(charge.placement)
-                for (device, units), percents in zip(charge.placement, on_devices, strict=True):
-                    charged = charged_units(units, percents, capacity[device])
-                    self._used[row, device] += sign * (charged - units)
-                    for array, percent in zip(self._percents, percents, strict=True):
-                        array[row, device] += sign * percent
-                self._percents_shown = None
-        elif request.devices:
+        shares: Shares | None = charge.placement
+        percents_of_shares: tuple[Percents, ...] = ()
+        if shares is None or not all(device < count for device, _ in shares):
             # The devices are unknown: the pod may be on any device, so every device is charged.
-            devices = range(count)
-            for device, charged in enumerate(request.charges_anywhere(capacity)):
-                self._used[row, device] += sign * charged
-            pods[:count] += sign
-            if request.percents:
-                for array, percent in zip(self._percents, request.all_percents, strict=True):
-                    array[row, :count] += sign * percent
-                self._percents_shown = None
-        if count_pod(self._workloads, row, request, devices, sign):
+            shares = tuple(enumerate(request.charges_anywhere(capacity))) if request.devices else ()
+            percents_of_shares = (request.all_percents,) * len(shares) if request.percents else ()
+        elif request.percents:
+            percents_of_shares = request.percents_on(shares)
+            shares = tuple(
+                (device, charged_units(units, percents, capacity[device]))
+                for (device, units), percents in zip(shares, percents_of_shares, strict=True)
+            )
+        for device, units in shares:
+            self._used[row, device] += sign * units
+            pods[device] += sign
+        for (device, _), percents in zip(shares, percents_of_shares, strict=False):
+            for array, percent in zip(self._percents, percents, strict=True):
+                array[row, device] += sign * percent
+            self._percents_shown = None
+        if request.apart is not None:
+            count_pod(self._workloads, row, request, [device for device, _ in shares], sign)
             self._workloads_shown = None
         cpu = min(request.cpu, HOST_BOUND)
         host[1] += sign * cpu
         host[3] += sign * min(request.memory, HOST_BOUND)
-        column, amount = (5, 1) if request.devices else (4, cpu)
-        host[column] += sign * amount
+        if request.devices:
+            host[5] += sign
+        else:
+            host[4] += sign * cpu
         self.generation += 1
         self._changed[row] = self.generation
 

@@ -40,7 +40,7 @@ _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
 def counts_of(request: Request) -> int:
     """Return how many of the counts in `Snapshot.pods` a pod is in: PODS alone, or both."""
-    return UNMETERED if request.cores else UNMETERED + 1
+    return UNMETERED if request.percents and request.percents[_COMPUTE] else UNMETERED + 1
 
 
 def idle_devices(snapshot: "Snapshot", rows: Rows) -> Bools:

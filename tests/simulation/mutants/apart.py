@@ -11,14 +11,15 @@ from tests.simulation.mutants.museum import mutant
 @mutant("C20", "the books count no workloads", node_arrays, "count_pod")
 def counts_no_workloads(original: Any) -> Any:
     del original
-    return lambda workloads, row, request, devices, sign: False
+    return lambda workloads, row, request, devices, sign: None
 
 
 @mutant("C20", "a pod that has gone closes its device for the workload", node_arrays,
         "count_pod")  # fmt: skip
 def closes_a_device_for_ever(original: Any) -> Any:
-    def count(workloads: Any, row: int, request: Any, devices: Any, sign: int) -> bool:
-        return sign > 0 and bool(original(workloads, row, request, devices, sign))
+    def count(workloads: Any, row: int, request: Any, devices: Any, sign: int) -> None:
+        if sign > 0:
+            original(workloads, row, request, devices, sign)
 
     return count
 
