@@ -171,12 +171,14 @@ class Service:
     ) -> None:
         """Count and log a call that began at `start`. waited: seconds without work."""
         seconds = max(time.perf_counter() - start - waited, 0.0)
-        self._observe(verb, outcome, seconds)
+        if self._observe is not None:
+            self._observe(verb, outcome, seconds)
         level = logging.DEBUG if (verb, outcome) in _DEBUG_ONLY else logging.INFO
-        times: dict[str, object] = {"ms": round(seconds * 1000, 1)}
-        if waited:
-            times["waited_ms"] = round(waited * 1000, 1)
-        log.log(level, Line(verb, outcome=outcome, **line, **times))
+        if log.isEnabledFor(level):
+            times: dict[str, object] = {"ms": round(seconds * 1000, 1)}
+            if waited:
+                times["waited_ms"] = round(waited * 1000, 1)
+            log.log(level, Line(verb, outcome=outcome, **line, **times))
 
     def _why_not_ready(self) -> str:
         reason = self._not_ready()

@@ -21,7 +21,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
-from gpushare.daemon.callers import BROWSERS, Callers, names_of
+from gpushare.daemon.callers import BROWSERS, Callers, is_this_machine, names_of
 from gpushare.daemon.representations import Representations
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
 from gpushare.extender.door.deferred import DeferredBody
@@ -143,7 +143,7 @@ class AccessControl:
             self._log_once(certificate=caller_names, wanted=", ".join(sorted(callers.names)))
             return f"a certificate of {caller_names} may not call (--tls-client-names)"
         host = environ.get("HTTP_HOST", "")
-        if not callers.allows_host(host):
+        if callers.hosts is not None and not is_this_machine(host, callers.hosts):
             self._log_once(host=host)
             return (
                 f"Host: {host[:80]!r} is no name of loopback, where this listens: call 127.0.0.1,"
@@ -193,54 +193,28 @@ class Verbs:
         verb = self.verbs.get(environ.get("PATH_INFO", ""))
         if verb is None or environ["REQUEST_METHOD"] != "POST":
             return self.app(environ, start_response)
-        status, body = self._answer(verb, environ)
-        if isinstance(body, Future):
-            start_response("200 OK", [("Content-Type", "application/json")])
-            return DeferredBody(body)
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-        if status is HTTPStatus.SERVICE_UNAVAILABLE:
-            headers.append(("Retry-After", "1"))
-        start_response(f"{status.value} {status.phrase}", headers)
-        return [body]
-
-    def _answer(
-        self, verb: Verb, environ: "WSGIEnvironment"
-    ) -> tuple[HTTPStatus, bytes | Future[bytes]]:
-        status, text = HTTPStatus.FORBIDDEN, self.access.refusal(environ)
-        if not text:
-            try:
-                return HTTPStatus.OK, verb.answer(self._body(environ))
-            except MessageError as error:
-                if verb.malformed is not None:
-                    return HTTPStatus.OK, verb.malformed(f"gpushare: {error}")
-                status, text = HTTPStatus.BAD_REQUEST, str(error)
-            except NotReady as error:
-                status, text = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
-            except Exception:
-                log.exception(Line("a verb failed", path=environ["PATH_INFO"]))
-                status, text = HTTPStatus.INTERNAL_SERVER_ERROR, _FAILED
-        return status, json.dumps({"error": text}).encode()
-
-    def _body(self, environ: "WSGIEnvironment") -> bytes:
-        """Return the body of the request.
-
-        Raises MessageError for a body that is too large or has another content type than JSON.
-        """
-        # Read the whole body even of a refused request: gunicorn closes a connection with an unread
-        # body, and the next request of the caller is lost. The worker has the body already, and
-        # limits the size.
-        whole = environ.get("wsgi.input_terminated")
-        size = -1 if whole else int(environ.get("CONTENT_LENGTH") or 0)
-        body: bytes = environ["wsgi.input"].read(size)
-        if len(body) > self.body_limit:
-            raise MessageError(_TOO_LARGE)
-        # A page can make a browser send a body without a type; for JSON the browser asks first.
-        kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise MessageError(f"Content-Type: {kind[:80] or 'none'} is not application/json")
-        if environ.get("HTTP_CONTENT_ENCODING", "identity") != "identity":
-            raise MessageError("Content-Encoding: the body must not be compressed")
-        return body
+        if refusal := self.access.refusal(environ):
+            return _failure(refusal, 403)(environ, start_response)
+        try:
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            if len(body) > self.body_limit:
+                raise MessageError(_TOO_LARGE)
+            # A page can make a browser send a body without a type; for JSON the browser asks first.
+            kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise MessageError(f"Content-Type: {kind[:80] or 'none'} is not application/json")
+            if environ.get("HTTP_CONTENT_ENCODING", "identity") != "identity":
+                raise MessageError("Content-Encoding: the body must not be compressed")
+            answer = verb.answer(body)
+        except (MessageError, NotReady) as error:
+            if verb.malformed is None or isinstance(error, NotReady):
+                return _refuse(error)(environ, start_response)
+            answer = verb.malformed(f"gpushare: {error}")
+        except Exception:
+            log.exception(Line("a verb failed", path=environ["PATH_INFO"]))
+            return _failure(_FAILED, 500)(environ, start_response)
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return DeferredBody(answer) if isinstance(answer, Future) else [answer]
 
 
 def _refuse(error: GpuShareError | HTTPException) -> Response:

@@ -415,7 +415,7 @@ class FilterVerb:
             pod=args.pod if args.is_cached else None,
         )
         recipients = self._recipients
-        if reasons:
+        if reasons and recipients.rejected is not None:
             recipients.rejected(reasons)
         # kube-scheduler asks about the nominated node first, and about the other nodes in the same
         # cycle: only the second answer is a refusal.
