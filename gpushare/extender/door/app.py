@@ -66,25 +66,14 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     # `_forget_no_route` breaks.
     app.url_map.merge_slashes = False
     prefix = routes.prefix
-    paths = {
-        "filter": f"{prefix}/{routes.filter}",
-        "prioritize": f"{prefix}/{routes.prioritize}",
-        "bind": f"{prefix}/{routes.bind}",
-        "preempt": f"{prefix}/{routes.preempt}",
-        # For a second extender entry without managedResources, for pods with claims.
-        "rank": f"{prefix}/{routes.rank}",
-        "inspect": f"{prefix}/inspect",
-        "inspect_node": f"{prefix}/inspect/{{node}}",
-        "version": "/version",
-    }
     verbs = {
-        paths["filter"]: Verb(service.filter, lambda text: encode_filter(None, error=text)),
-        paths["prioritize"]: Verb(service.prioritize),
-        paths["bind"]: Verb(service.begin_bind, encode_bind),
-        paths["preempt"]: Verb(service.preempt),
-        paths["rank"]: Verb(service.rank, lambda text: encode_filter(None, error=text)),
+        f"{prefix}/{routes.filter}": Verb(service.filter, _filter_error),
+        f"{prefix}/{routes.prioritize}": Verb(service.prioritize),
+        f"{prefix}/{routes.bind}": Verb(service.begin_bind, encode_bind),
+        f"{prefix}/{routes.preempt}": Verb(service.preempt),
+        # For a second extender entry without managedResources, for pods with claims.
+        f"{prefix}/{routes.rank}": Verb(service.rank, _filter_error),
     }
-
     representations = Representations()
 
     def inspect(node: str | None = None) -> Response:
@@ -100,11 +89,6 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
             answer.headers["Content-Encoding"] = coding
         return answer
 
-    views: dict[str, Callable[..., Response]] = {
-        "inspect": inspect,
-        "inspect_node": inspect,
-        "version": partial(_json, json.dumps({"version": __version__}).encode()),
-    }
     access = AccessControl(callers)
 
     def check_access() -> Response | None:
@@ -113,12 +97,12 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
 
     app.before_request(check_access)
     app.teardown_request(_forget_no_route)
-    for operation, path in paths.items():
-        rule = path.replace("{", "<").replace("}", ">")
-        if operation in views:
-            app.add_url_rule(rule, operation, views[operation])
-        else:
-            app.add_url_rule(rule, operation, methods=["POST"])  # any other method is a 405
+    for path in verbs:
+        app.add_url_rule(path, path, methods=["POST"])  # any other method is a 405
+    app.add_url_rule(f"{prefix}/inspect", "inspect", inspect)
+    app.add_url_rule(f"{prefix}/inspect/<node>", "inspect_node", inspect)
+    version = partial(_json, json.dumps({"version": __version__}).encode())
+    app.add_url_rule("/version", "version", version)
     app.wsgi_app = Verbs(verbs, app.wsgi_app, access, body_limit)  # type: ignore[method-assign]
     app.register_error_handler(GpuShareError, _refuse)
     app.register_error_handler(HTTPException, _refuse)
@@ -215,6 +199,10 @@ class Verbs:
             return _failure(_FAILED, 500)(environ, start_response)
         start_response("200 OK", [("Content-Type", "application/json")])
         return DeferredBody(answer) if isinstance(answer, Future) else [answer]
+
+
+def _filter_error(text: str) -> bytes:
+    return encode_filter(None, error=text)
 
 
 def _refuse(error: GpuShareError | HTTPException) -> Response:
