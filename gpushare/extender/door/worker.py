@@ -250,11 +250,11 @@ class BufferedThreadWorker(ThreadWorker):
             keep = self.alive and not full and not request.closing
             parts = self.wsgi(environ, start_response)  # type: ignore[arg-type]
             if isinstance(parts, DeferredBody) and not parts.future.done():
+                unpark = partial(self.method_queue.defer, self._unpark, conn, keep, heads[-1])
                 conn.parsed = 0
                 self._pending_since.pop(conn, None)
                 self.parked_conns.add(conn)
                 # Maybe at once, and in any thread; from here on the connection is the loop's.
-                unpark = partial(self.method_queue.defer, self._unpark, conn, keep, heads[-1])
                 parts.future.add_done_callback(unpark)
                 return _PARKED
             try:
