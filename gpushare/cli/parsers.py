@@ -160,6 +160,12 @@ def whatif_parser(prog: str) -> Parser:
         f" (default: {ALIYUN.resource})",
     )
     add("--claims", default="", metavar="DRIVER", help="whose cards claims get (default: the only)")
+    add(
+        "--extender",
+        default="",
+        metavar="URL",
+        help="http://HOST:PORT of its health listener; it holds places for pods that wait",
+    )
     add_cluster_flags(parser)
     return parser
 

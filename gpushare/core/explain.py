@@ -76,6 +76,8 @@ class Remedy:
     """Resources that the node would still have too little of."""
     cures: tuple[str, ...] = ()
     """The reason why kube-scheduler itself does not use the node has to go."""
+    capacity: tuple[int, ...] = ()
+    """Units of each device of the node."""
 
 
 class PodVerdict(StrEnum):
@@ -510,7 +512,14 @@ class _Search:
             for entry in books.entries
             if entry.request.sizes & sizes and entry.charge.pinned is not None
         )
-        return Remedy(books.spec.name, ends, tuple(opens), serves, self._lacks(books, ends))
+        return Remedy(
+            node=books.spec.name,
+            ends=ends,
+            opens=tuple(opens),
+            serves=serves,
+            lacks=self._lacks(books, ends),
+            capacity=books.spec.capacity,
+        )
 
     def _trimmed(self, books: NodeBooks, remedy: Remedy) -> Remedy | None:
         """Return the remedy without its needless parts.

@@ -47,7 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "addresses", "commandline", "core.amounts", "core.model", "core.cover"),
-        *("core.node_filters", "core.policy"),
+        *("core.node_filters", "core.policy", "core.workload_names"),
         *("core.ranking", "core.selectors", "core.claims", "yamlfile", "wire", "kube", "ledger"),
         *("explain", "trace"),
     ),
