@@ -32,7 +32,7 @@ from gpushare.extender.managed_resources import (
     ResourceRequest,
 )
 from gpushare.extender.shadow.follower import Asked
-from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.answer import NOT_READY, VerbAnswer
 from gpushare.extender.verbs.group_room import GroupRoom, group_need
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.extender.verbs.rank import ranked_names
@@ -222,9 +222,10 @@ class FilterVerb:
             answer = encode_filter(None, error=f"gpushare: {error}")
             return VerbAnswer(answer, "malformed", {"error": str(error)})
         name = args.ref or "?"
-        if not_ready := self._not_ready():
-            line = {"pod": name, "error": not_ready}
-            return VerbAnswer(encode_filter(args, error=not_ready), "not_ready", line)
+        if reason := self._not_ready():
+            error_text = NOT_READY + reason
+            line = {"pod": name, "error": error_text}
+            return VerbAnswer(encode_filter(args, error=error_text), "not_ready", line)
         is_ours = not self._resources.scope.refusal(args.pod)
         uid = (args.pod.metadata and args.pod.metadata.uid) or ""
         try:
@@ -433,7 +434,7 @@ class FilterVerb:
             pod=args.pod if args.is_cached else None,
         )
         recipients = self._recipients
-        if reasons:
+        if reasons and recipients.rejected is not None:
             recipients.rejected(reasons)
         # kube-scheduler asks about the nominated node first, and about the other nodes in the same
         # cycle: only the second answer is a refusal.

@@ -13,7 +13,7 @@ from gpushare.core.model import Request
 from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
-from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.answer import NOT_READY, VerbAnswer
 from gpushare.extender.verbs.tickets import Tickets
 from gpushare.wire.claimant import claimant
 from gpushare.wire.extender import NameLists, decode_filter, encode_priorities
@@ -43,8 +43,8 @@ class PrioritizeVerb:
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of prioritize. Raises MessageError or NotReady."""
         args = decode_filter(body, self._lists)
-        if not_ready := self._not_ready():
-            raise NotReady(not_ready)
+        if reason := self._not_ready():
+            raise NotReady(NOT_READY + reason)
         resource_request: ResourceRequest | None
         try:
             if (last := self._tickets.last_request) and last[0] is args.pod:
