@@ -23,13 +23,12 @@ from gpushare.errors import (
     ApiUnavailable,
     WireError,
 )
-from gpushare.kube.api import Api
+from gpushare.kube.api import Api, merge_patch
 from gpushare.logline import Line
 from gpushare.turns import Turns
 from gpushare.wire.codec import check_kind
 from gpushare.wire.events import (
     CONTROLLER,
-    MERGE_PATCH,
     NOTE_LIMIT,
     ObjectReference,
     encode_event,
@@ -387,14 +386,8 @@ class Recorder(Part):
         """Send the write once. Raises ApiError. An event that exists was written before."""
         event, regarding = step.event, step.event.regarding
         if isinstance(step, Patch):
-            answer = self._api.request(
-                "PATCH",
-                events_path(regarding, step.name),
-                body=encode_series(step.count, event.stamp),
-                content_type=MERGE_PATCH,
-                timeout=_TIMEOUT,
-            )
-            _check(answer)
+            path, series = events_path(regarding, step.name), encode_series(step.count, event.stamp)
+            _check(merge_patch(self._api, path, series, _TIMEOUT))
             return
         note = event.note
         if event.details is not None:

@@ -33,7 +33,7 @@ from gpushare.explain.admission import AdmissionJudge, KeptPlace
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.write_right import REFUSED, WriteRight
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.kube.api import Calls
+from gpushare.kube.api import Calls, merge_patch
 from gpushare.logline import Line
 from gpushare.turns import in_turns
 from gpushare.wire.kueue import (
@@ -76,7 +76,6 @@ _SHORT_PATIENCE = 30.0
 _TIMEOUT = 5.0
 _MOST_TEXT = 1000
 """Characters of the reason in a message."""
-_MERGE_PATCH = "application/merge-patch+json"
 _ON_HOSTS = (
     "Kueue has chosen nodes by sums, and chooses the same again: let the lowest level of the"
     " Topology be above kubernetes.io/hostname, such as a rack"
@@ -439,7 +438,7 @@ class AdmissionChecks(LoopPart):
         gone, and the watch will show it. Raises ApiError for any other failure.
         """
         try:
-            self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH, timeout=_TIMEOUT)
+            merge_patch(self._api, path, body, _TIMEOUT)
         except (ApiConflict, ApiNotFound):
             return False
         except ApiError as error:

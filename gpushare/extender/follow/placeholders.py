@@ -31,7 +31,7 @@ from gpushare.explain.pod import NodeAsk
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.write_right import WriteRight
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.kube.api import Calls
+from gpushare.kube.api import Calls, merge_patch
 from gpushare.logline import Line
 from gpushare.wire.groups import group_of
 from gpushare.wire.objects import PODS
@@ -65,7 +65,6 @@ _TOO_LARGE = "its group needs more at once than there may be"
 _NOT_REFUSED = "kube-scheduler has not found it unschedulable, or has another place in mind"
 
 _TIMEOUT = 5.0
-_MERGE_PATCH = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +374,7 @@ class Placeholders(LoopPart):
         path = f"/api/v1/namespaces/{stand_in.namespace}/pods/{stand_in.name}/status"
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall()))
         try:
-            self._send("PATCH", stand_in.name, path, status_patch(now), _MERGE_PATCH)
+            self._send("PATCH", stand_in.name, path, status_patch(now))
         except ApiNotFound:
             return True
         except ApiError as error:
@@ -409,16 +408,14 @@ class Placeholders(LoopPart):
         return False
 
     def _send(
-        self,
-        method: str,
-        name: str,
-        path: str,
-        body: bytes,
-        content_type: str = "application/json",
+        self, method: str, name: str, path: str, body: bytes
     ) -> None:
-        """Send a write about the placeholder `name`. Raises ApiError."""
+        """Send a write about the placeholder `name`; PATCH: a merge patch. Raises ApiError."""
         try:
-            self._api.request(method, path, body=body, content_type=content_type, timeout=_TIMEOUT)
+            if method == "PATCH":
+                merge_patch(self._api, path, body, _TIMEOUT)
+            else:
+                self._api.request(method, path, body=body, timeout=_TIMEOUT)
         except ApiError as error:
             self._right.failed(error, (method, name))
             raise

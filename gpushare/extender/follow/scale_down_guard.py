@@ -27,7 +27,7 @@ from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.write_right import WriteRight
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.kube.api import Calls
+from gpushare.kube.api import Calls, merge_patch
 from gpushare.logline import Line
 from gpushare.wire.scale_down import KEYS, OURS, TRUE, Mark, written
 
@@ -147,14 +147,9 @@ class ScaleDownGuard(LoopPart):
     ) -> bool:
         """Annotate the node at its watched resourceVersion; return whether that worked."""
         metadata = {"resourceVersion": mark.version, "annotations": changes}
+        body = json.dumps({"metadata": metadata}).encode()
         try:
-            self._api.request(
-                "PATCH",
-                f"/api/v1/nodes/{name}",
-                body=json.dumps({"metadata": metadata}).encode(),
-                content_type="application/merge-patch+json",
-                timeout=_TIMEOUT,
-            )
+            merge_patch(self._api, f"/api/v1/nodes/{name}", body, _TIMEOUT)
         except ApiNotFound:
             return True
         except ApiError as error:

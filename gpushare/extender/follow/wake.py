@@ -29,7 +29,7 @@ from gpushare.extender.follow.write_right import PAUSE, lacks_right
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.group_room import group_needs
 from gpushare.extender.verbs.offers import offers_of
-from gpushare.kube.api import Calls
+from gpushare.kube.api import Calls, merge_patch
 from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.wake")
@@ -160,13 +160,7 @@ class SchedulerWaker(Part):
         body = json.dumps({"metadata": {kind: {KEY: str(int(self._wall()))}}}).encode()
         self._written[node] = now
         try:
-            self._api.request(
-                "PATCH",
-                f"/api/v1/nodes/{node}",
-                body=body,
-                content_type="application/merge-patch+json",
-                timeout=_TIMEOUT,
-            )
+            merge_patch(self._api, f"/api/v1/nodes/{node}", body, _TIMEOUT)
         except ApiError as error:
             self._paused_until = now + (PAUSE if lacks_right(error) else EVERY)
             text = "kube-scheduler is not woken; it tries waiting pods again within 5 minutes"
