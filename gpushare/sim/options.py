@@ -9,8 +9,8 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -29,85 +29,39 @@ _MAX_MOVES = 8
 _MAX_NEIGHBOURS = 100
 _MAX_DEPARTURES = 100_000
 
+_OF_SOME = ("warmup", "life", "defrag", "interference", "wait", "reserve_after", "pool")
+
 _EPILOG = """\
 exit codes: 0 done, 1 a run or the cluster failed, 2 wrong usage or input, 130 ended by Ctrl-C (what
 is finished is printed and written). docs/placement.md tells what the experiments and policies are.
 """
 
 
-@dataclass(frozen=True)
-class ClusterOptions:
-    """A live cluster with the resource and the unit."""
+def read_options(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line, with `parameters`: those of the experiment.
 
-    connection: Mapping[str, object]
-    """The values of kubectl's flags, by names without dashes."""
-    resource: str
-    unit: str
-    """"" for the unit that the nodes state."""
-
-
-@dataclass(frozen=True)
-class SimulateOptions:
-    """The options of one command."""
-
-    experiment: str
-    nodes: str
-    """A file; "" for the shipped default."""
-    pods: str
-    """A file, or the name of a shipped trace; "" for the shipped default."""
-    cluster: ClusterOptions | None
-    """A live cluster to list instead; only the nodes if `pods` is given."""
-    policies: tuple[str, ...]
-    seeds: tuple[int, ...]
-    """Empty for as many as the size of the input allows."""
-    units: int
-    """Units of a device to round sizes to; 0: no rounding."""
-    parameters: Parameters
-    json: Path | None
-    csv: Path | None
-    plots: Path | None
-    output: str
-    jobs: int
-
-
-def read_options(argv: Sequence[str]) -> SimulateOptions:
-    """Return the options of a command line. A wrong command line ends the process with 2.
-
-    Raises SettingsError if options contradict each other.
+    A wrong command line ends the process with 2. Raises SettingsError for options that contradict
+    each other.
     """
     values = simulate_parser("gpushare simulate").parse_args(argv)
-    if values.from_cluster and values.nodes:
-        raise SettingsError("--from-cluster takes the nodes of a cluster: leave out --nodes")
-    if values.experiment == "churn" and values.warmup >= values.life:
-        raise SettingsError("--warmup must be less than --life")
-    if values.experiment == "churn" and values.defrag and values.interference:
-        raise SettingsError("--defrag and --interference exclude each other")
-    if values.experiment == "churn" and values.defrag and not values.wait:
-        raise SettingsError("--defrag moves pods for those that wait: add --wait")
-    if getattr(values, "reserve_after", 0.0) and not values.wait:
-        raise SettingsError("--reserve-after is for pods that wait: add --wait")
-    if getattr(values, "reserve_after", 0.0) and getattr(values, "defrag", None):
-        raise SettingsError("--defrag and --reserve-after exclude each other")
-    if getattr(values, "pool", False) and (values.reserve_after or getattr(values, "defrag", None)):
-        raise SettingsError("--pool excludes --defrag and --reserve-after")
+    for is_wrong, text in (
+        (values.from_cluster and values.nodes, "--from-cluster has nodes: leave out --nodes"),
+        (values.warmup >= values.life, "--warmup must be less than --life"),
+        (values.defrag and values.interference, "--defrag and --interference exclude each other"),
+        (values.defrag and not values.wait, "--defrag is for pods that wait: add --wait"),
+        (values.reserve_after and not values.wait, "--reserve-after is for --wait: add --wait"),
+        (values.reserve_after and values.defrag, "--defrag and --reserve-after exclude each other"),
+        (
+            values.pool and (values.reserve_after or values.defrag),
+            "--pool excludes --defrag and --reserve-after",
+        ),
+    ):
+        if is_wrong:
+            raise SettingsError(text)
     names = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in vars(values).items() if name in names}
-    live = ClusterOptions(vars(values), values.resource, values.unit)
-    return SimulateOptions(
-        experiment=values.experiment,
-        nodes=values.nodes,
-        pods=values.pods,
-        cluster=live if values.from_cluster else None,
-        policies=values.policy,
-        seeds=values.seeds,
-        units=values.devices,
-        parameters=replace(Parameters(), picture=values.plot is not None, **parameters),
-        json=values.json,
-        csv=values.csv,
-        plots=values.plot,
-        output=values.output,
-        jobs=values.jobs,
-    )
+    values.parameters = Parameters(**parameters, picture=values.plot is not None)
+    return values
 
 
 def simulate_parser(prog: str) -> Parser:
@@ -119,6 +73,9 @@ def simulate_parser(prog: str) -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # Of options that some experiments lack.
+    defaults = Parameters()
+    whole.set_defaults(**{name: getattr(defaults, name) for name in _OF_SOME})
     verbs = whole.add_subparsers(dest="experiment", required=True, metavar="EXPERIMENT")
     for name, help_text in (
         ("inflation", "pods arrive until the cluster overflows; none leaves"),

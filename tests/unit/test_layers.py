@@ -118,7 +118,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "numpy": ("core", "policy", "sim", "explain"),
     "prometheus_client": ("device_plugin.metrics", "extender.tell.metrics"),
     "pynvml": ("device_plugin.devices",),
-    "tqdm": ("cli.whatif", "sim.runner"),
+    "tqdm": ("cli.whatif", "sim.main"),
     "urllib3": ("kube.responses", "kube.client", "kube.session"),
     "werkzeug": ("extender.door.app",),
     "yaml": (
