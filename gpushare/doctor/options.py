@@ -54,12 +54,6 @@ def doctor_parser(prog: str = "gpushare doctor") -> Parser:
         metavar="FILE",
         help="a certificate to look at, can be repeated",
     )
-    add(
-        "-o",
-        "--output",
-        choices=FORMATS,
-        default="text",
-        help="(default: %(default)s)",
-    )
+    add("-o", "--output", choices=FORMATS, default="text", help="(default: %(default)s)")
     add_connection(parser)
     return parser
