@@ -3,8 +3,6 @@ read rights, and objects of earlier releases, when the extender allocated claims
 
 Pure. There is no finding unless an extender ranks nodes for claims, or the device class or an
 object of earlier releases exists.
-
-Tested in `tests/unit/doctor/test_claims.py`.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """Checks of Kueue's admission checks that the extender has to answer.
 
-Pure. Tested in `tests/unit/doctor/test_kueue.py`.
+Pure.
 """
 
 from collections.abc import Iterator
