@@ -23,6 +23,7 @@ from gpushare.core.amounts import (
     PERCENT_AMOUNTS,
     SHARE,
     DeviceAmount,
+    Percents,
     charged_units,
     memory_percent,
 )
@@ -38,6 +39,7 @@ from gpushare.core.model import (
     Pinned,
     Reason,
     Request,
+    Shares,
 )
 from gpushare.core.paired_rows import PairedRows
 
@@ -60,7 +62,7 @@ _ROWS = 64
 
 def counts_of(request: Request) -> int:
     """Return how many of the counts in `Snapshot.pods` a pod is in: PODS alone, or both."""
-    return UNMETERED if request.cores else UNMETERED + 1
+    return UNMETERED if request.percents and request.percents[_COMPUTE] else UNMETERED + 1
 
 
 def idle_devices(snapshot: "Snapshot", rows: Rows) -> Bools:
@@ -463,7 +465,7 @@ class NodeArrays:
     def used(self, node: str) -> tuple[int, ...]:
         """Return the units used on each device of a known node."""
         row = self.row[node]
-        spec = self._rows.spec(row)
+        spec = self._rows.specs[row]
         return tuple(self._used[row, : len(spec.capacity) if spec else 0].tolist())
 
     def percents(self, node: str) -> tuple[tuple[int, ...], ...]:
@@ -471,14 +473,14 @@ class NodeArrays:
         node.
         """
         row = self.row[node]
-        spec = self._rows.spec(row)
+        spec = self._rows.specs[row]
         count = len(spec.capacity) if spec else 0
         return tuple(tuple(used[row, :count].tolist()) for used in self._percents)
 
     def pods(self, node: str) -> tuple[int, ...]:
         """Return the number of pods that hold a part of each device of a known node."""
         row = self.row[node]
-        spec = self._rows.spec(row)
+        spec = self._rows.specs[row]
         return tuple(self._pods[row, : len(spec.capacity) if spec else 0, PODS].tolist())
 
     def host_free(self, node: str) -> tuple[int | None, int | None]:
@@ -494,21 +496,24 @@ class NodeArrays:
         percents of the request.
         """
         row = self.row[node]
-        spec = self._rows.spec(row)
+        spec = self._rows.specs[row]
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
             return False
         used = self._used[row, device]
-        if (request.alone and used) or self._pods[row, device, PODS] >= spec.max_sharers:
+        if self._pods[row, device, PODS] >= spec.max_sharers:
             return False
-        for amount, percents, percent in zip(
-            PERCENT_AMOUNTS, self._percents, request.every_percent, strict=True
-        ):
-            if percents[row, device] > amount.whole - amount.needed(percent):
+        if request.percents or any(array[row, device] for array in self._percents):
+            if request.alone and used:
                 return False
-        if request.excludes_fellows and self.fellows(node, device, request):
+            for amount, percents, percent in zip(
+                PERCENT_AMOUNTS, self._percents, request.every_percent, strict=True
+            ):
+                if percents[row, device] > amount.whole - amount.needed(percent):
+                    return False
+            units = charged_units(units, request.percents, spec.capacity[device])
+        if request.apart and request.apart.required and self.fellows(node, device, request):
             return False
-        needed = charged_units(units, request.percents, spec.capacity[device])
-        return bool(self._capacity[row, device] - used >= needed)
+        return bool(self._capacity[row, device] - used >= units)
 
     def fellows(self, node: str, device: int, request: Request) -> int:
         """Return the number of pods of the request's workload on the device of a known node."""
@@ -574,34 +579,30 @@ class NodeArrays:
         row = self.row.get(charge.node)
         if row is None:
             return
-        spec, request, host = self._rows.spec(row), charge.request, self._host[row]
+        spec, request, host = self._rows.specs[row], charge.request, self._host[row]
         capacity = spec.capacity if spec else ()
         count, pods = len(capacity), self._pods[row, :, : counts_of(request)]
-        devices: Iterable[int] = ()
-        if charge.placement is not None and all(device < count for device, _ in charge.placement):
-            for device, units in charge.placement:
-                self._used[row, device] += sign * units
-                pods[device] += sign
-            devices = dict(charge.placement)
-            if request.percents and charge.placement:
-                on_devices = request.percents_on(charge.placement)
-                for (device, units), percents in zip(charge.placement, on_devices, strict=True):
-                    charged = charged_units(units, percents, capacity[device])
-                    self._used[row, device] += sign * (charged - units)
-                    for array, percent in zip(self._percents, percents, strict=True):
-                        array[row, device] += sign * percent
-                self._percents_shown = None
-        elif request.devices:
+        shares: Shares | None = charge.placement
+        percents_of_shares: tuple[Percents, ...] = ()
+        if shares is None or not all(device < count for device, _ in shares):
             # The devices are unknown: the pod may be on any device, so every device is charged.
-            devices = range(count)
-            for device, charged in enumerate(request.charges_anywhere(capacity)):
-                self._used[row, device] += sign * charged
-            pods[:count] += sign
-            if request.percents:
-                for array, percent in zip(self._percents, request.all_percents, strict=True):
-                    array[row, :count] += sign * percent
-                self._percents_shown = None
-        self._count_workload(row, request, devices, sign)
+            shares = tuple(enumerate(request.charges_anywhere(capacity))) if request.devices else ()
+            percents_of_shares = (request.all_percents,) * len(shares) if request.percents else ()
+        elif request.percents:
+            percents_of_shares = request.percents_on(shares)
+            shares = tuple(
+                (device, charged_units(units, percents, capacity[device]))
+                for (device, units), percents in zip(shares, percents_of_shares, strict=True)
+            )
+        for device, units in shares:
+            self._used[row, device] += sign * units
+            pods[device] += sign
+        for (device, _), percents in zip(shares, percents_of_shares, strict=False):
+            for array, percent in zip(self._percents, percents, strict=True):
+                array[row, device] += sign * percent
+            self._percents_shown = None
+        if request.apart is not None:
+            self._count_workload(row, request, [device for device, _ in shares], sign)
         cpu = min(request.cpu, HOST_BOUND)
         host[1] += sign * cpu
         host[3] += sign * min(request.memory, HOST_BOUND)
@@ -615,8 +616,8 @@ class NodeArrays:
     def _count_workload(
         self, row: int, request: Request, devices: Iterable[int], sign: int
     ) -> None:
-        if count_pod(self._workloads, row, request, devices, sign):
-            self._workloads_shown = None
+        count_pod(self._workloads, row, request, devices, sign)
+        self._workloads_shown = None
 
     def snapshot(self, pinned: Mapping[str, tuple[Pinned, ...]]) -> Snapshot:
         """Return a copy of the arrays; those that only nodes change are shared by snapshots.
@@ -687,7 +688,7 @@ class NodeArrays:
             # They come and go with the charges of their pods.
             rows = dict(self._last.pinned)
             for row in np.flatnonzero(changed_at > self._last.generation).tolist():
-                spec = self._rows.spec(row)
+                spec = self._rows.specs[row]
                 pins = pinned.get(spec.name) if spec else None
                 if pins:
                     rows[row] = pins

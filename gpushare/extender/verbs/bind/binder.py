@@ -41,7 +41,7 @@ from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
 from gpushare.logline import Line
-from gpushare.wire.codec import binding, check_bound
+from gpushare.wire.codec import BOUND, binding, decode_with
 from gpushare.wire.extender import decode_bind, encode_bind
 from gpushare.wire.groups import NO_GROUP, Group
 from gpushare.wire.objects import PODS, Pod
@@ -329,7 +329,7 @@ class Binder:
                 timeout=timeout,
                 not_after=deadline,
             )
-            check_bound(answer)
+            decode_with(BOUND, answer, "answer to a Binding")
         except ApiError as error:
             if isinstance(error, ApiConflict):
                 with self._lock:
