@@ -85,155 +85,84 @@ def simulate_parser(prog: str) -> Parser:
         verb = verbs.add_parser(name, help=help_text, description=f"{help_text.capitalize()}.")
         _add_input(verb)
         if name == "inflation":
-            verb.add_argument(
-                "--load",
-                type=partial(number, 0, 1.3),
-                default=1.0,
-                help="tell also what is allocated when this much has been asked for, in parts of"
-                " the cluster's GPU; pods come until 1.3 (default: %(default)s)",
-            )
+            text = "tell also what is allocated when this much has been asked for, in parts of the"
+            text = f"{text} cluster's GPU; pods come until 1.3"
+            _add_number(verb, "--load", (0, 1.3), text, 1.0)
         elif name == "churn":
-            _churn(verb)
+            _add_churn(verb)
         else:
-            verb.add_argument(
-                "--speed",
-                type=partial(number, 0, 10_000),
-                default=1.0,
-                help="how many times as fast the pods come; they stay as long"
-                " (default: %(default)s)",
-            )
+            text = "how many times as fast the pods come; they stay as long"
+            _add_number(verb, "--speed", (0, 10_000), text, 1.0)
             _add_wait(verb)
-        verb.add_argument(
-            "--workload",
-            choices=(KNOWN, LEARNED),
-            default=LEARNED,
-            help="the policy learns from the pods that have come, as the extender does, or knows"
-            " all pods of the file (default: %(default)s)",
-        )
+        text = "the policy learns from the pods that have come, as the extender does, or knows all"
+        text = f"{text} pods of the file (default: %(default)s)"
+        verb.value("--workload", None, text, LEARNED, choices=(KNOWN, LEARNED))
         _add_common(verb)
     return whole
 
 
-def _churn(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
-    add(
-        "--load",
-        type=partial(number, 0, 10),
-        default=1.0,
-        help="GPU asked for at a time were nothing refused, in parts of the cluster's"
-        " (default: %(default)s)",
-    )
-    add(
-        "--life",
-        type=partial(number, 0, 1000),
-        default=6.0,
-        help="mean lifetimes (default: %(default)s)",
-    )
-    add(
-        "--warmup",
-        type=partial(number, -1e-9, 1000),
-        default=2.0,
-        help="mean lifetimes that are not measured (default: %(default)s)",
-    )
+def _add_number(
+    verb: Parser, flag: str, bounds: tuple[float, float], text: str, default: float
+) -> None:
+    kind = partial(number, *bounds)
+    verb.value(flag, None, f"{text} (default: %(default)s)", default, type=kind)
+
+
+def _add_churn(verb: Parser) -> None:
+    text = "GPU asked for at a time were nothing refused, in parts of the cluster's"
+    _add_number(verb, "--load", (0, 10), text, 1.0)
+    _add_number(verb, "--life", (0, 1000), "mean lifetimes", 6.0)
+    _add_number(verb, "--warmup", (-1e-9, 1000), "mean lifetimes that are not measured", 2.0)
     _add_wait(verb)
-    add(
-        "--defrag",
-        type=moves,
-        metavar="k=3,every=20",
-        help="with --wait: after every 20th departure move at most 3 pods for the oldest that wait;"
-        " each run is compared with one without moves",
-    )
+    text = "with --wait: after every 20th departure move at most 3 pods for the oldest that wait;"
+    text += " each run is compared with one without moves"
+    verb.value("--defrag", "k=3,every=20", text, None, type=moves)
 
 
-def _add_wait(verb: argparse.ArgumentParser) -> None:
+def _add_wait(verb: Parser) -> None:
     text = "what fits nowhere waits, first come, first tried, instead of being lost"
-    verb.add_argument("--wait", action="store_true", help=text)
-    verb.add_argument(
-        "--reserve-after",
-        type=partial(number, 0, 1e9),
-        default=0.0,
-        metavar="TIME",
-        help="with --wait: as --reserve-after of `gpushare serve`, in mean lifetimes, in a replay"
-        " in seconds (default: never)",
-    )
-    verb.add_argument(
-        "--pool",
-        action="store_true",
-        help="nodes join at once when a pod fits on no other one, and leave when they are empty",
-    )
-    verb.add_argument(
-        "--interference",
-        choices=(TRAINING, SERVICES),
-        default="",
-        help="pods on one device slow each other down, as measured; training then takes longer,"
-        " services run as long (default: neither)",
-    )
+    verb.switch("--wait", text)
+    text = "with --wait: as --reserve-after of `gpushare serve`, in mean lifetimes, in a replay in"
+    text += " seconds (default: never)"
+    verb.value("--reserve-after", "TIME", text, 0.0, type=partial(number, 0, 1e9))
+    text = "nodes join at once when a pod fits on no other one, and leave when they are empty"
+    verb.switch("--pool", text)
+    text = "pods on one device slow each other down, as measured; training then takes longer,"
+    text += " services run as long (default: neither)"
+    verb.value("--interference", None, text, "", choices=(TRAINING, SERVICES))
 
 
-def _add_input(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
-    add("--nodes", default="", metavar="FILE", help="CSV or JSON (default: the trace openb)")
-    add(
-        "--pods",
-        default="",
-        metavar="FILE|NAME",
-        help="CSV or JSON, or a list of openb such as multigpu50 (default: its list `default`)",
-    )
-    add(
-        "--devices",
-        type=device_units,
-        default=0,
-        metavar="milli|units:N",
-        help="units:16 counts GPU in sixteenths of a device, rounded up (default: as given)",
-    )
-    add(
-        "--from-cluster",
-        action="store_true",
-        help="nodes and pods of a live cluster; with --pods its nodes alone",
-    )
-    add("--resource", default="aliyun.com/gpu-mem", metavar="NAME", help="(default: %(default)s)")
+def _add_input(verb: Parser) -> None:
+    value = verb.value
+    value("--nodes", "FILE", "CSV or JSON (default: the trace openb)")
+    text = "CSV or JSON, or a list of openb such as multigpu50 (default: its list `default`)"
+    value("--pods", "FILE|NAME", text)
+    text = "units:16 counts GPU in sixteenths of a device, rounded up (default: as given)"
+    value("--devices", "milli|units:N", text, 0, type=device_units)
+    text = "nodes and pods of a live cluster; with --pods its nodes alone"
+    verb.switch("--from-cluster", text)
+    value("--resource", "NAME", "(default: %(default)s)", "aliyun.com/gpu-mem")
     add_unit(verb)
-    add("--plot", type=Path, metavar="DIR", help="draw pictures (needs the extra `plots`)")
+    value("--plot", "DIR", "draw pictures (needs the extra `plots`)", None, type=Path)
     add_connection(verb)
 
 
-def _add_common(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
+def _add_common(verb: Parser) -> None:
+    value = verb.value
     # The cores that this process may use, as far as the system tells.
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    add(
-        "--policy",
-        type=words,
-        default=words(POLICIES),
-        metavar="NAME[,NAME...]",
-        help=f"the first one is the base of the comparison (default: {POLICIES})",
-    )
-    add(
-        "--seeds",
-        type=seeds,
-        default=(),
-        metavar="42-51",
-        help=f"a run for each (default: 42-51; 42-43 for more than {SMALL} nodes)",
-    )
-    add(
-        "--neighbours",
-        type=_neighbours,
-        default=0,
-        metavar="N",
-        help="as --neighbours of `gpushare serve`: other pods that the device of a pod has at most,"
-        " while there is such a device with room (default: any number)",
-    )
-    add("--json", type=Path, metavar="OUT", help="write all measures of each run")
-    add("--csv", type=Path, metavar="OUT", help="write a line for each run")
-    add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
-    add(
-        "--jobs",
-        type=_count,
-        default=cores,
-        metavar="N",
-        help="runs at a time (default: one for each core)",
-    )
+    text = f"the first one is the base of the comparison (default: {POLICIES})"
+    value("--policy", "NAME[,NAME...]", text, words(POLICIES), type=words)
+    text = f"a run for each (default: 42-51; 42-43 for more than {SMALL} nodes)"
+    value("--seeds", "42-51", text, (), type=seeds)
+    text = "as --neighbours of `gpushare serve`: other pods that the device of a pod has at most,"
+    text += " while there is such a device with room (default: any number)"
+    value("--neighbours", "N", text, 0, type=_neighbours)
+    value("--json", "OUT", "write all measures of each run", None, type=Path)
+    value("--csv", "OUT", "write a line for each run", None, type=Path)
+    value("-o --output", None, "(default: %(default)s)", "table", choices=FORMATS)
+    value("--jobs", "N", "runs at a time (default: one for each core)", cores, type=_count)
 
 
 def seeds(text: str) -> tuple[int, ...]:
