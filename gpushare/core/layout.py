@@ -128,7 +128,7 @@ class LayoutRows:
 
     def __init__(self) -> None:
         self.specs: list[NodeSpec | None] = []
-        """The node of each row, as it was set; None for an empty row."""
+        """By row, the node as it was set; None for an empty row."""
         self._names: list[str] = []
         self._sorted: list[str] = []
         self._uuids: list[tuple[str, ...]] = []
@@ -142,10 +142,6 @@ class LayoutRows:
         self._changed = set[str]()
         # The names that have come or gone since.
         self._renamed = set[str]()
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.specs)
 
     def append(self) -> int:
         """Add an empty row and return its number."""
@@ -223,7 +219,7 @@ class LayoutRows:
         self, name: str, row: dict[str, int], width: int, host: npt.NDArray[np.int64]
     ) -> object:
         """Return one field of the layout, except for those that NodeArrays counts."""
-        count = len(self)
+        count = len(self.specs)
         if name == "model":
             model = np.full((count, width), -1, dtype=np.int16)
             known_width = min(width, self._model.shape[1])

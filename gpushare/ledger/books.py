@@ -31,10 +31,11 @@ from gpushare.core.model import (
     PodRef,
     Request,
 )
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.node_filters import amounts_of
 from gpushare.core.node_history import NodeHistory
 from gpushare.core.pairing import Pairing, Pins
-from gpushare.core.snapshot import NodeArrays, Snapshot
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import Entry, NodeBooks, Phase, Waiting
 from gpushare.core.states.phases import ASSUMED, CHARGED, RECORDED
 from gpushare.core.states.records import Alarm, Record
@@ -244,7 +245,8 @@ class Store:
                 )
                 or pods[device] > spec.max_sharers
                 or (
-                    entry.request.excludes_fellows
+                    entry.request.apart
+                    and entry.request.apart.required
                     and self.arrays.fellows(node, device, entry.request) > 1
                 )
             ):

@@ -23,7 +23,7 @@ from gpushare.errors import (
     WireError,
 )
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
-from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.answer import NOT_READY, VerbAnswer
 from gpushare.extender.verbs.bind.gate import NOT_LEADING, Arrival, Torn
 from gpushare.extender.verbs.bind.transaction import (
     BUDGET,
@@ -409,8 +409,9 @@ class BindVerb:
             return VerbAnswer(encode_bind(f"gpushare: {error}"), "malformed", {"error": str(error)})
         ref, node = args.ref, args.node
         line: dict[str, object] = {"pod": ref, "node": node}
-        if not_ready := self._not_ready():
-            return VerbAnswer(encode_bind(not_ready), "not_ready", line | {"error": not_ready})
+        if reason := self._not_ready():
+            text = NOT_READY + reason
+            return VerbAnswer(encode_bind(text), "not_ready", line | {"error": text})
         if not self._bind_slots.take():
             return VerbAnswer(encode_bind("gpushare: too many binds are under way"), "busy", line)
         begun = self._clock()
