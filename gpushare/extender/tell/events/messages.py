@@ -23,7 +23,7 @@ from gpushare.core.states.entry import Waiting
 from gpushare.daemon.events import Buckets, EventRecorder
 from gpushare.daemon.part import Part
 from gpushare.explain.pod import NodeAsk, Outstanding, explanation_of
-from gpushare.explain.text import amount, sentence
+from gpushare.explain.text import behind_amount, sentence
 from gpushare.extender.follow.auditor import Finding
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
@@ -76,7 +76,8 @@ class NoFitLimiter:
     """
 
     def __init__(self) -> None:
-        self._reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+        self.reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+        """By uid, the reasons and the time of the last event; any thread may look a pod up."""
         self._buckets = Buckets(rate=0.2, burst=10.0, max_buckets=_MAX_NAMESPACES)
 
     def allows(self, namespace: str, uid: str, reasons: frozenset[str], now: float) -> bool:
@@ -84,24 +85,16 @@ class NoFitLimiter:
 
         A pod that is to be reported counts as reported.
         """
-        before, at = self._reported.get(uid, (frozenset[str](), float("-inf")))
+        before, at = self.reported.get(uid, (frozenset[str](), float("-inf")))
         if reasons == before or now < at + NO_FIT_EVERY:
             return False
         if not self._buckets.take(namespace, now):
             return False
-        self._reported[uid] = (reasons, now)
-        self._reported.move_to_end(uid)
-        while len(self._reported) > _MAX_PODS:
-            self._reported.popitem(last=False)
+        self.reported[uid] = (reasons, now)
+        self.reported.move_to_end(uid)
+        while len(self.reported) > _MAX_PODS:
+            self.reported.popitem(last=False)
         return True
-
-    def knows(self, uid: str) -> bool:
-        """Return whether an event of the pod was reported; any thread may call, without a lock."""
-        return uid in self._reported
-
-    def forget(self, uid: str) -> None:
-        """Forget the bound pod."""
-        self._reported.pop(uid, None)
 
 
 @dataclass(eq=False)
@@ -118,6 +111,7 @@ class EventMessages(Part):
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
+        self._behind_amount = behind_amount(self.unit)
         self._no_fit_limiter = NoFitLimiter()
         self._lock = threading.Lock()
         self._waiting_from = self.clock()
@@ -134,11 +128,12 @@ class EventMessages(Part):
 
         shares: None for a pod without a GPU; then there is no event.
         """
-        with self._lock:
-            self._no_fit_limiter.forget(ref.uid)
+        if ref.uid in self._no_fit_limiter.reported:
+            with self._lock:
+                self._no_fit_limiter.reported.pop(ref.uid, None)
         if shares:
             cards = ", ".join(
-                f"{amount(units, self.unit)} on device {device}" for device, units in shares
+                f"{units}{self._behind_amount} on device {device}" for device, units in shares
             )
             self.recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {cards}")
 
@@ -269,7 +264,7 @@ class EventMessages(Part):
         for resource in self.resources:
             for pod in resource.ledger.waiting():
                 is_refused = pod.gated and pod.served and not pod.demands.gated
-                if is_refused and not self._no_fit_limiter.knows(pod.ref.uid):
+                if is_refused and pod.ref.uid not in self._no_fit_limiter.reported:
                     oldest.setdefault(pod.ref.namespace, (resource, pod))
         self._told_at = {name: at for name, at in self._told_at.items() if name in oldest}
         for name in sorted(oldest, key=lambda name: self._told_at.get(name, -math.inf))[:_AT_ONCE]:
