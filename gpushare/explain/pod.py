@@ -366,7 +366,8 @@ def resolve(pod: Pod, sources: Sequence[_Source]) -> tuple[_Source, Request] | N
         return None
     names, request = names_and_request
     source = next(books for books in sources if books.names is names)
-    source.ranking(request)
+    if request.policy or request.neighbours is not None:  # the default policy is always there
+        source.ranking(request)
     return source, request
 
 

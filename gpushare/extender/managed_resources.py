@@ -148,7 +148,8 @@ class ManagedResource:
 
         Raises MessageError as `ranking` does.
         """
-        self.ranking(request)
+        if request.policy or request.neighbours is not None:
+            self.ranking(request)
         names = dict.fromkeys((request.policy or self.default_policy, self.default_policy))
         rankings = ((name, self.rankings.get(name)) for name in names)
         sound = [

@@ -112,6 +112,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "wire.extender",
         "wire.kueue",
         "wire.preempt",
+        "device_plugin.devices",
         "gpushare_localcluster.api.objects",
         "gpushare_localcluster.client",
         "gpushare_localcluster.demo.plan",
@@ -120,7 +121,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "numpy": ("core", "policy", "sim", "explain"),
     "prometheus_client": ("device_plugin.metrics", "extender.tell.metrics"),
     "pynvml": ("device_plugin.devices",),
-    "tqdm": ("cli.whatif", "sim.runner"),
+    "tqdm": ("cli.whatif", "sim.main"),
     "urllib3": ("kube.responses", "kube.client", "kube.session"),
     "werkzeug": ("extender.door.app",),
     "yaml": (
