@@ -81,7 +81,8 @@ class Registry:
         check_metadata(resource, complete)
         self._check_namespace(resource, complete)
         if resource is PODS:
-            complete = admission.with_class(complete, self._classes())
+            records, _ = self.store.records(PRIORITY_CLASSES.table)
+            complete = admission.with_class(complete, [record.body for record in records])
         new, uid = admission.admitted(_core(resource), complete, self.now()), self.store.new_uid()
         self._check_rules(resource, new, None)
         if resource is JOBS:
@@ -242,11 +243,6 @@ class Registry:
     def _check_rules(self, resource: Resource, new: Object, before: Object | None) -> None:
         if _core(resource) is EVENTS:
             events.check(new, before, strict=resource is NEW_EVENTS)
-        if resource is PRIORITY_CLASSES:
-            admission.check_default(new, self._classes())
-
-    def _classes(self) -> list[Object]:
-        return [record.body for record in self.store.records(PRIORITY_CLASSES.table)[0]]
 
     def _empty(self, namespace: str) -> None:
         """Remove all objects of a namespace; a real cluster has a controller for this."""
