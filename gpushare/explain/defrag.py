@@ -2,8 +2,6 @@
 
 A pod may be moved if its owner consents and a controller replaces it, as far as pods, namespaces
 and PodDisruptionBudgets tell; in doubt it stays. core/defrag.py chooses the moves. No I/O.
-
-Tested in `tests/unit/cli/test_defrag.py`.
 """
 
 from collections.abc import Mapping, Sequence

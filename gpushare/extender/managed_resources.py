@@ -147,7 +147,8 @@ class ManagedResource:
 
         Raises MessageError as `ranking` does.
         """
-        self.ranking(request)
+        if request.policy or request.neighbours is not None:
+            self.ranking(request)
         names = dict.fromkeys((request.policy or self.default_policy, self.default_policy))
         rankings = ((name, self.rankings.get(name)) for name in names)
         sound = [
@@ -246,5 +247,6 @@ class ManagedResources:
         if match is None:
             return None
         resource, request = self.resources[match[0]], match[1]
-        resource.ranking(request)
+        if request.policy or request.neighbours is not None:  # the default policy is always there
+            resource.ranking(request)
         return resource, request

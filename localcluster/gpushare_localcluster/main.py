@@ -18,7 +18,6 @@ from gpushare.commandline import Parser
 from gpushare.errors import ApiError, GpuShareError
 from gpushare_localcluster.demo.board import told_of
 from gpushare_localcluster.demo.cluster import DemoCluster, running
-from gpushare_localcluster.demo.cycle_log import cycle_log
 from gpushare_localcluster.demo.kept import kept_lines, next_lines
 from gpushare_localcluster.demo.placed import ScenarioError
 from gpushare_localcluster.demo.plan import Scenario
@@ -34,8 +33,7 @@ from gpushare_localcluster.demo.shipped import (
     shipped,
     stages,
 )
-from gpushare_localcluster.scheduler.schedule_one import Tracer
-from gpushare_localcluster.scheduler.trace import CycleTrace
+from gpushare_localcluster.scheduler.trace import CycleTrace, Tracer, cycle_log
 
 
 def main(argv: Sequence[str]) -> int:

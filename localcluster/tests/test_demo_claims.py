@@ -5,17 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_localcluster.demo.claims import (
+from gpushare_localcluster.demo.manifests import (
     NIC_DRIVER,
     Json,
     claim_books,
     class_document,
     given,
     held_by_claims,
+    node_document,
+    pod_document,
     slice_documents,
     template_document,
 )
-from gpushare_localcluster.demo.manifests import node_document, pod_document
 from gpushare_localcluster.demo.placed import ScenarioError
 from gpushare_localcluster.demo.plan import Apply, NodePlan, PodPlan
 from gpushare_localcluster.demo.scenario import load_scenario

@@ -22,7 +22,7 @@ from gpushare_localcluster.demo.cluster import running
 from gpushare_localcluster.demo.manifests import NAMESPACE, node_document, pod_document
 from gpushare_localcluster.demo.plan import Apply, NodePlan, PodPlan, Say, Scenario, WaitFor
 from gpushare_localcluster.demo.report import Report
-from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.profiles import SchedulerOptions
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 
 _LONGEST = 600.0

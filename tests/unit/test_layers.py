@@ -47,7 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "addresses", "commandline", "core.amounts", "core.model", "core.cover"),
-        *("core.node_filters", "core.policy"),
+        *("core.node_filters", "core.policy", "core.workload_names"),
         *("core.ranking", "core.selectors", "core.claims", "yamlfile", "wire", "kube", "ledger"),
         *("explain", "trace"),
     ),
@@ -118,7 +118,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "numpy": ("core", "policy", "sim", "explain"),
     "prometheus_client": ("device_plugin.metrics", "extender.tell.metrics"),
     "pynvml": ("device_plugin.devices",),
-    "tqdm": ("cli.whatif", "sim.runner"),
+    "tqdm": ("cli.whatif", "sim.main"),
     "urllib3": ("kube.responses", "kube.client", "kube.session"),
     "werkzeug": ("extender.door.app",),
     "yaml": (

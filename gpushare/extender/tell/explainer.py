@@ -20,6 +20,7 @@ from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.group_progress import progress_of
+from gpushare.extender.verbs.answer import NOT_READY
 from gpushare.extender.verbs.group_room import group_need, group_needs
 from gpushare.extender.verbs.offers import held_place, held_places, offers_of
 from gpushare.kube.api import Api
@@ -86,9 +87,8 @@ class Explainer:
 
     def _answered(self, make: Callable[[], bytes]) -> tuple[int, bytes]:
         try:
-            reason = self._not_ready()
-            if reason:
-                raise NotReady(f"gpushare is not ready: {reason}")
+            if reason := self._not_ready():
+                raise NotReady(NOT_READY + reason)
             return 200, make()
         except GpuShareError as error:
             status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)

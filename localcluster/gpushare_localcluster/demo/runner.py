@@ -13,28 +13,25 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
+from gpushare_localcluster.client import MERGE_PATCH, ApiClient, HttpClient, Json
 from gpushare_localcluster.controllers.claims import claims_of
 from gpushare_localcluster.demo.board import Board, PodState, told_of
-from gpushare_localcluster.demo.claims import (
+from gpushare_localcluster.demo.expectations import Facts, complaint
+from gpushare_localcluster.demo.manifests import (
     API,
     CLASS,
+    NAMESPACE,
     NIC_DRIVER,
+    budget_document,
     claim_books,
     class_document,
     given,
     held_by_claims,
-    slice_documents,
-    template_document,
-)
-from gpushare_localcluster.demo.cycle_log import LastCycles
-from gpushare_localcluster.demo.expectations import Facts, complaint
-from gpushare_localcluster.demo.manifests import (
-    NAMESPACE,
-    budget_document,
     node_document,
     pod_document,
     priority_class_document,
+    slice_documents,
+    template_document,
 )
 from gpushare_localcluster.demo.plan import (
     Apply,
@@ -52,7 +49,7 @@ from gpushare_localcluster.demo.plan import (
 )
 from gpushare_localcluster.demo.report import Report
 from gpushare_localcluster.devices.admission import Devices
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.scheduler.trace import LastCycles
 
 # Seconds in which an expectation must come true, as the extender gets changes by a watch.
 _PATIENCE = 10.0

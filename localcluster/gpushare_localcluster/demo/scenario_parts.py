@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from gpushare_localcluster.demo.claims import CLASS
 from gpushare_localcluster.demo.expectations import read_expectation
+from gpushare_localcluster.demo.manifests import CLASS
 from gpushare_localcluster.demo.placed import Fields, Placed
 from gpushare_localcluster.demo.plan import (
     Apply,

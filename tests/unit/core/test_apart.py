@@ -21,8 +21,9 @@ from gpushare.core.model import (
     Shares,
 )
 from gpushare.core.mutable_cluster import MutableCluster, ranking
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import NodeArrays, Snapshot
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial_streams import mutable
 from gpushare.errors import InsufficientMemory
 from gpushare.ledger import Ledger

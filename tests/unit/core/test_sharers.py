@@ -15,10 +15,10 @@ from gpushare.core.decide import (
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Allocation, Charge, PodRef, Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, ranking
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.ranking import NoPreference, Ranking
-from gpushare.core.snapshot import NodeArrays
 from gpushare.core.states.entry import NodeBooks
 from gpushare.core.trial_streams import mutable
 from gpushare.errors import InsufficientMemory

@@ -10,12 +10,13 @@ from gpushare.core.defrag import freed_amounts
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Allocation, Charge, ObservedPod, PodRef, Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Taken
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.ranking import NoPreference, Ranking
-from gpushare.core.snapshot import Floats, Ints, NodeArrays, Rows, Snapshot
+from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.trial_streams import mutable
 from gpushare.errors import InsufficientMemory
 from gpushare.ledger import Ledger

@@ -494,6 +494,17 @@ def test_the_document_has_every_key_in_every_state() -> None:
     assert [device["index"] for device in bound_pod["judgement"]["devices"]] == [0, 1]
 
 
+def test_the_document_has_the_charge_of_a_pod_that_asks_by_percentage() -> None:
+    share = placed("share", 1, "gpu-a", "1")
+    limits = share["spec"]["containers"][0]["resources"]["limits"]
+    limits["aliyun.com/gpu-mem.percentage"] = "50"
+    resource = filled(node("gpu-a", 16, 16), pods=(placed("x", 16, "gpu-a", "0"), share))
+    answer = document(explain_pod(read_pod(pod_json("late", 12)), [resource], "GiB"))
+    ((end,),) = (remedy["ends"] for remedy in answer["explanation"]["remedies"])
+    assert (end["name"], end["allocated"]) == ("share", 8)
+    assert end["devices"] == [{"index": 1, "allocated": 8}]
+
+
 @pytest.mark.parametrize(("unit", "text"), [("GiB", "8 GiB"), ("256MiB", "8 x 256MiB")])
 def test_amounts_are_in_the_unit_of_the_cluster(unit: str, text: str) -> None:
     assert amount(8, unit) == text

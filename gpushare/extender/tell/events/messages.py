@@ -22,7 +22,7 @@ from gpushare.core.states.entry import Waiting
 from gpushare.daemon.events import Buckets, EventRecorder
 from gpushare.daemon.part import Part
 from gpushare.explain.pod import NodeAsk, Outstanding, explanation_of
-from gpushare.explain.text import amount, sentence
+from gpushare.explain.text import behind_amount, sentence
 from gpushare.extender.follow.auditor import Finding
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
@@ -75,7 +75,8 @@ class NoFitLimiter:
     """
 
     def __init__(self) -> None:
-        self._reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+        self.reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+        """By uid, the reasons and the time of the last event; any thread may look a pod up."""
         self._buckets = Buckets(rate=0.2, burst=10.0, max_buckets=_MAX_NAMESPACES)
 
     def allows(self, namespace: str, uid: str, reasons: frozenset[str], now: float) -> bool:
@@ -83,24 +84,16 @@ class NoFitLimiter:
 
         A pod that is to be reported counts as reported.
         """
-        before, at = self._reported.get(uid, (frozenset[str](), float("-inf")))
+        before, at = self.reported.get(uid, (frozenset[str](), float("-inf")))
         if reasons == before or now < at + NO_FIT_EVERY:
             return False
         if not self._buckets.take(namespace, now):
             return False
-        self._reported[uid] = (reasons, now)
-        self._reported.move_to_end(uid)
-        while len(self._reported) > _MAX_PODS:
-            self._reported.popitem(last=False)
+        self.reported[uid] = (reasons, now)
+        self.reported.move_to_end(uid)
+        while len(self.reported) > _MAX_PODS:
+            self.reported.popitem(last=False)
         return True
-
-    def knows(self, uid: str) -> bool:
-        """Return whether an event of the pod was reported; any thread may call, without a lock."""
-        return uid in self._reported
-
-    def forget(self, uid: str) -> None:
-        """Forget the bound pod."""
-        self._reported.pop(uid, None)
 
 
 class EventMessages(Part):
@@ -120,6 +113,7 @@ class EventMessages(Part):
         self._recorder = recorder
         self._resources = resources
         self._unit = unit
+        self._behind_amount = behind_amount(unit)
         self._clock = clock
         self._no_fit_limiter = NoFitLimiter()
         self._lock = threading.Lock()
@@ -137,11 +131,12 @@ class EventMessages(Part):
 
         shares: None for a pod without a GPU; then there is no event.
         """
-        with self._lock:
-            self._no_fit_limiter.forget(ref.uid)
+        if ref.uid in self._no_fit_limiter.reported:
+            with self._lock:
+                self._no_fit_limiter.reported.pop(ref.uid, None)
         if shares:
             cards = ", ".join(
-                f"{amount(units, self._unit)} on device {device}" for device, units in shares
+                f"{units}{self._behind_amount} on device {device}" for device, units in shares
             )
             self._recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {cards}")
 
@@ -272,7 +267,7 @@ class EventMessages(Part):
         for resource in self._resources:
             for pod in resource.ledger.waiting():
                 is_refused = pod.gated and pod.served and not pod.demands.gated
-                if is_refused and not self._no_fit_limiter.knows(pod.ref.uid):
+                if is_refused and pod.ref.uid not in self._no_fit_limiter.reported:
                     oldest.setdefault(pod.ref.namespace, (resource, pod))
         self._told_at = {name: at for name, at in self._told_at.items() if name in oldest}
         for name in sorted(oldest, key=lambda name: self._told_at.get(name, -math.inf))[:_AT_ONCE]:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from gpushare.core.model import Allocation, Charge, Cover, ObservedPod, PodRef, Reason, Request
-from gpushare.core.snapshot import NodeArrays
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.states.entry import Entry
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, InsufficientMemory
 from gpushare.extender.follow.auditor import Auditor, Finding, narrowed

@@ -305,7 +305,7 @@ def test_a_pod_not_told_for_want_of_room_is_told_later() -> None:
     for pod in range(11):
         news.allows("team", str(pod), frozenset({"full"}), 0.0)
     assert news.allows("team", "10", frozenset({"full"}), 60.0)
-    news.forget("10")
+    del news.reported["10"]
     assert news.allows("team", "10", frozenset({"full"}), 120.0)
 
 
