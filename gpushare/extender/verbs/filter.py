@@ -305,8 +305,7 @@ class FilterVerb:
         }
         if request.split:
             line["split"] = "+".join(map(str, request.split))
-        if request.percents:
-            line |= by_name(request.percents)
+        line |= by_name(request.percents)
         if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised
         for_shadow = None
