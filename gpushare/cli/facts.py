@@ -93,17 +93,17 @@ class PendingFacts:
     """Percent of memory of each device."""
 
 
-class _Resources(NamedTuple):
+class _ResourceFacts(NamedTuple):
     """ResourceRequirements."""
 
     limits: Mapping[str, Quantity]
     requests: Mapping[str, Quantity]
 
 
-class _Container(NamedTuple):
+class _ContainerFacts(NamedTuple):
     """Container."""
 
-    resources: _Resources
+    resources: _ResourceFacts
     restart_policy: object
 
 
@@ -302,11 +302,11 @@ def _from_totals(
     return devices_of_totals(total, count, usable)
 
 
-def _containers(items: object) -> list[_Container]:
+def _containers(items: object) -> list[_ContainerFacts]:
     """Return the containers of a list in the pod's spec."""
     return [
-        _Container(
-            _Resources(*(_quantities(resources.get(key)) for key in ("limits", "requests"))),
+        _ContainerFacts(
+            _ResourceFacts(*(_quantities(resources.get(key)) for key in ("limits", "requests"))),
             container.get("restartPolicy"),
         )
         for container in map(mapping, elements(items))
