@@ -256,13 +256,6 @@ class AdmittedPod:
     node_selector: frozenset[tuple[str, str]]
 
 
-def key_of(item: QueuedWorkload | AdmissionCheck | ResourceFlavor) -> str:
-    """Return namespace and name of an object, or the name of one without a namespace."""
-    metadata = item.metadata or Metadata()
-    name = metadata.name or ""
-    return f"{metadata.namespace}/{name}" if metadata.namespace else name
-
-
 def read_flavor(item: ResourceFlavor) -> Flavor:
     """Return the demands of a ResourceFlavor."""
     spec = item.spec or ResourceFlavorSpec()

@@ -112,6 +112,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "wire.extender",
         "wire.kueue",
         "wire.preempt",
+        "device_plugin.devices",
         "gpushare_localcluster.api.objects",
         "gpushare_localcluster.client",
     ),

@@ -217,7 +217,7 @@ def test_a_pod_that_waits_no_longer_is_not_woken(end: str) -> None:
     else:
         world.managed.holds.end_after_bind("uid-10")
         first = PodRef("team", "first", "uid-10")
-        world.managed.ledger.assume(first, Request(10, 1), Allocation("gpu-2", (0,), (10,)), 0.0)
+        world.managed.ledger.assume(first, Request(10, 1), Allocation("gpu-2", ((0, 10),)), 0.0)
     assert [world.later() for _ in range(8)] == [[]] * 8
 
 

@@ -36,7 +36,7 @@ def test_as_many_of_the_youngest_groups_yield_as_a_better_group_needs(
         key, sizes[f"young-{number}"] = f"young-{number}", 2
         ref = PodRef("team", key, key)
         gate.shown(key, Member(ref, False, Need(resource, REQUEST), 0, 2.0 + number))
-        place = Allocation("n", (number,), (16,))
+        place = Allocation("n", ((number, 16),))
         managed.ledger.assume(ref, REQUEST, place, 0.0, stamp=key, at_gate=True)
         gate.arrive(Group(key, 2), Arrival(ref, key, "n", resource, 5.0))
     pod = Claimant(PodRef("team", "old", "old"), REQUEST, 0, Group("old", size), created=1.0)
