@@ -380,17 +380,14 @@ class Allocation:
     """A decision: these units on these devices of this node."""
 
     node: str
-    devices: tuple[int, ...]
-    """By index, sorted."""
-    units: tuple[int, ...]
-    """Of each device."""
+    shares: Shares
     uuids: tuple[str, ...] = ()
     """Of each device, "" for one without; () if none has one."""
 
     @property
-    def shares(self) -> Shares:
-        """(device, units) pairs."""
-        return tuple(zip(self.devices, self.units, strict=True))
+    def devices(self) -> tuple[int, ...]:
+        """The devices by index, sorted."""
+        return tuple(device for device, _ in self.shares)
 
 
 class ObservedPod(NamedTuple):
