@@ -8,7 +8,7 @@ Tested in `tests/unit/core/test_node_arrays.py` and `tests/unit/core/test_snapsh
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -103,10 +103,7 @@ class NodeArrays:
     def host_free(self, node: str) -> tuple[int | None, int | None]:
         """Return (milli-cores, bytes) left on a known node; below 0 if over-full, None: unknown."""
         cpu, cpu_used, memory, memory_used, *_ = self._host[self.row[node]].tolist()
-        return (
-            cpu - cpu_used if cpu >= 0 else None,
-            memory - memory_used if memory >= 0 else None,
-        )
+        return (cpu - cpu_used if cpu >= 0 else None, memory - memory_used if memory >= 0 else None)
 
     def has_room(self, node: str, device: int, units: int, request: Request) -> bool:
         """Return whether the device of a known node is open and has room for so many units and the
@@ -247,50 +244,37 @@ class NodeArrays:
                 self._host[:count, 0:3:2],
                 self._closed[:count],
             )
-        host = self._host[:count]
-        cpu_free = np.maximum(host[:, 0] - host[:, 1], 0)
-        memory_free = np.maximum(host[:, 2] - host[:, 3], 0)
-        used, changes, cpu_only, gpu_pods, pods = (
-            array[:count].copy()
-            for array in (self._used, self._changed, *self._host.T[4:], self._pods)
-        )
         if self._percents_shown is None:
             self._percents_shown = tuple(array[:count].copy() for array in self._percents)
         if self._workloads_shown is None:
             self._workloads_shown = self._workloads.copy()
-        for array in (
-            cpu_free,
-            memory_free,
-            used,
-            changes,
-            gpu_pods,
-            pods,
-            cpu_only,
-            *self._percents_shown,
-        ):
+        host = self._host[:count]
+        arrays: dict[str, Any] = {
+            "used": self._used[:count].copy(),
+            "cpu_free": np.maximum(host[:, 0] - host[:, 1], 0),
+            "memory_free": np.maximum(host[:, 2] - host[:, 3], 0),
+            "cpu_only": host[:, 4].copy(),
+            "gpu_pods": host[:, 5].copy(),
+            "pods": self._pods[:count].copy(),
+            "row_generation": self._changed[:count].copy(),
+        }
+        for array in (*arrays.values(), *self._percents_shown):
             array.flags.writeable = False
-        last = self._last
-        # The rows that have changed since the last snapshot.
-        rows = np.flatnonzero(changes > (last.generation if last is not None else -1))
+        last, before = self._last, -1 if self._last is None else self._last.generation
+        changed_rows = np.flatnonzero(arrays["row_generation"] > before)
         view = self._last = Snapshot(
             **self._layout._asdict(),
+            **arrays,
             generation=self.generation,
-            used=used,
             percents_used=self._percents_shown,
-            cpu_free=cpu_free,
-            memory_free=memory_free,
-            cpu_only=cpu_only,
-            gpu_pods=gpu_pods,
-            pods=pods,
-            row_generation=changes,
-            pinned=self._pinned_rows(pinned, last, rows) if pinned else {},
+            pinned=self._pinned_rows(pinned, last, changed_rows) if pinned else {},
             workloads=self._workloads_shown,
         )
         self._pins = pinned or None
         # Where cached_property would put it.
         vars(view).update(lineage=self._lineage, paired_rows=self._paired_rows)
         if last is not None:
-            _compute_again(last, view, rows)
+            _compute_again(last, view, changed_rows)
         return view
 
     def _pinned_rows(
