@@ -15,11 +15,10 @@ from gpushare.cli.plans import ResourcePlan
 from gpushare.cli.tables import PLAIN, Style, align, device_kind
 from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
 from gpushare.core.model import Request
-from gpushare.explain.need import NodeNeed
+from gpushare.explain.need import NewNode, NodeNeed
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
 from gpushare.explain.text import amount, group_text, verdict_sentence
-from gpushare.explain.tries import NewNode
 from gpushare.explain.whatif import DeviceSums, WhatIfAnswer
 from gpushare.wire.printable import printable
 

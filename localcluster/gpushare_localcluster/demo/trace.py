@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpushare.trace.nodes_and_pods import MILLI, read_nodes, read_pods
-from gpushare.trace.rows import TraceError
+from gpushare.trace.nodes_and_pods import MILLI, TraceError, read_nodes, read_pods
 from gpushare_localcluster.demo.placed import ScenarioError
 from gpushare_localcluster.demo.plan import NodePlan, PodPlan
 

@@ -10,16 +10,17 @@ import pytest
 from gpushare.trace import rows
 from gpushare.trace.nodes_and_pods import (
     UTILIZATION,
+    TraceError,
     TraceNode,
     TracePod,
     nodes_of,
+    of_items,
     pods_of,
     read_nodes,
     read_pods,
     request_of,
     utilization_of,
 )
-from gpushare.trace.rows import TraceError, of_items
 
 NODES = "name,cpu_milli,memory_mib,gpu,units,model\n"
 PODS = "name,cpu_milli,memory_mib,gpu,units,models\n"
