@@ -109,7 +109,7 @@ def test_a_small_file_that_unpacks_to_more_than_the_bound_is_refused(
     file = tmp_path / f"pods.csv{suffix}"
     file.write_bytes(pack(b"x" * 1_000_001))
     with pytest.raises(TraceError, match="more than 1000000 bytes when it is unpacked"):
-        rows.of_file(file)
+        nodes_and_pods.of_file(file)
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".xz", lzma.compress), (".gz", gzip.compress)])
