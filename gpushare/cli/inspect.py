@@ -69,11 +69,7 @@ def render(report: Report, options: argparse.Namespace, style: Style = PLAIN) ->
         case "name":
             return "".join(f"node/{node.name}\n" for node in part.nodes)
     return as_tables(
-        part,
-        style,
-        pods=options.details,
-        wide=options.output == "wide",
-        headers=options.headers,
+        part, style, pods=options.details, wide=options.output == "wide", headers=options.headers
     )
 
 

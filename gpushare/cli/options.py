@@ -28,12 +28,6 @@ environment: KUBECTL names the kubectl to run; KUBECONFIG is read by it as alway
 """
 
 
-class _OptionParser(Parser):
-    """Prints the error of a wrong command line as kubectl does."""
-
-    prefix = "error"
-
-
 def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) -> argparse.Namespace:
     """Return the options of a command line, with `kubectl`, `scope` (nodes) and `names` (of the
     resource).
@@ -87,13 +81,15 @@ def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> "K
 
 def make_parser(prog: str, description: str, epilog: str) -> Parser:
     """Return a parser in kubectl's manner, without options."""
-    return _OptionParser(
+    parser = Parser(
         prog=prog,
         description=description,
         epilog=epilog,
         # With a width given argparse does not load shutil to ask the terminal.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100),
     )
+    parser.prefix = "error"
+    return parser
 
 
 def inspect_parser(prog: str) -> Parser:

@@ -246,7 +246,6 @@ class Collector:
         return _document(self._client.request("GET", path, query=query, timeout=_TIMEOUT))
 
     def _items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Fields]:
-        """Yield the objects of a list, page by page."""
         for page in pages(self._client, path, _page, query, timeout=_TIMEOUT):
             yield from page.items
 

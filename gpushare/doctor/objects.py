@@ -196,7 +196,6 @@ def _strays(pod: Fields, resources: set[str], names: Names) -> Iterable[facts.St
 
 
 def _plugin_pod(pod: Fields, now: float) -> facts.PluginPod:
-    """Return a pod of our device plug-in."""
     spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
     waiting_reasons = [
         str(mapping(mapping(container.get("state")).get("waiting")).get("reason") or "")
@@ -213,7 +212,6 @@ def _plugin_pod(pod: Fields, now: float) -> facts.PluginPod:
 
 
 def _claiming_pod(pod: Fields) -> facts.ClaimingPod:
-    """Return a pod with claims."""
     spec, name = mapping(pod.get("spec")), name_of(pod)
     references = [*mappings(spec.get("resourceClaims"))]
     references += mappings(mapping(pod.get("status")).get("resourceClaimStatuses"))

@@ -83,7 +83,6 @@ class Nodes:
         self._take_snapshot()
 
     def _take_snapshot(self) -> None:
-        """Take a new snapshot of the ledger's nodes."""
         self.snapshot = self._ledger.snapshot()
         self.filters = HostFilters(self._own_filters, self.snapshot.names)
 
@@ -250,7 +249,6 @@ class Tries:
 
 
 def _lost(results: Iterable[PlacementResult]) -> int:
-    """Return the number of pods without a place."""
     return sum((result.batch.count or 0) - result.fit for result in results)
 
 

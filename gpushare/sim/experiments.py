@@ -237,7 +237,6 @@ def _flow(
 
 
 def _run_name(experiment: str, policy: str, seed: int, options: Parameters) -> Record:
-    """Return the part of a record that names the run."""
     run_name: Record = {"experiment": experiment, "policy": policy, "seed": seed}
     run_name["workload"] = options.workload
     if options.neighbours:

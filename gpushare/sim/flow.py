@@ -217,7 +217,6 @@ class Flow:
             )
 
     def _leave_at(self, ends: Iterable[tuple[int, float]]) -> None:
-        """Note the new times of departure of these pods."""
         for number, leaves in ends:
             self._running[number].leaves = leaves
             heapq.heappush(self._leaving, (leaves, number))

@@ -162,7 +162,6 @@ def of_items(source: str, items: object) -> RawRows:
 def _roles(
     position: str, header: Collection[str], columns: Columns, optional: Collection[str]
 ) -> dict[str, str]:
-    """Return the names of the columns here, by role."""
     roles, missing = {}, []
     for role, names in columns.items():
         name = next((name for name in names if name in header), None)
