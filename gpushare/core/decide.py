@@ -357,8 +357,7 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         shares = best_shares(scorer, snapshot, rows, mask, request)
     else:
         shares = ((kept_device, request.units),)
-    chosen = tuple(device for device, _ in shares)
-    return Allocation(node, chosen, tuple(units for _, units in shares))
+    return Allocation(node, shares)
 
 
 def best_shares(

@@ -216,16 +216,15 @@ class Store:
 
         Its cover says which devices. Raises UnknownNode or InsufficientMemory if it cannot.
         """
-        node = entry.node
-        devices, units = zip(*entry.cover.written or (), strict=True)
-        allocation = Allocation(node, devices, units, entry.cover.uuids)
+        node, shares = entry.node, entry.cover.written or ()
+        allocation = Allocation(node, shares, entry.cover.uuids)
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known any more")
         spec, used = self.nodes[node].shape, self.arrays.used(node)
         percents_used, pods = self.arrays.percents(node), self.arrays.pods(node)
-        if entry.placement != allocation.shares:
+        if entry.placement != shares:
             raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
-        by_device = zip(allocation.shares, entry.percents, strict=True)
+        by_device = zip(shares, entry.percents, strict=True)
         for (device, units_held), percents_held in by_device:
             usable = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
             if (
@@ -254,7 +253,7 @@ class Store:
                 raise InsufficientMemory(f"node {node!r}: device {device} {cause} meanwhile")
         if node in self.pins.by_node:
             self.pins.check(entry.ref.uid, entry.request, allocation)
-        return allocation, spec.capacity[devices[0]]
+        return allocation, spec.capacity[shares[0][0]]
 
     # -- counting -------------------------------------------------------------------------------
 

@@ -438,7 +438,7 @@ def test_a_bind_that_is_under_way_and_a_pod_that_has_ended_are_told() -> None:
     resource = filled(node("a", 16))
     pod = pod_json("x", 4)
     resource.ledger.assume(
-        pod_ref(read_pod(pod)), Request(4, 1), Allocation("a", (0,), (4,)), now=1.0
+        pod_ref(read_pod(pod)), Request(4, 1), Allocation("a", ((0, 4),)), now=1.0
     )
     line, *_ = told(pod, resource)
     assert line.endswith("team/x is being bound to a and asks for 4 GiB on one device"
