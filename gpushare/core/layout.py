@@ -86,6 +86,32 @@ class Layout(NamedTuple):
     order: npt.NDArray[np.int64]
 
 
+class GroupRows(NamedTuple):
+    """The nodes of each group. They are equal when empty, so one represents all."""
+
+    row: npt.NDArray[np.intp]
+    """intp (groups,): the row of one of the nodes, 0 if there is none."""
+    nodes: npt.NDArray[np.int64]
+    """int64 (groups,): the number of nodes."""
+
+    @staticmethod
+    def of(group: npt.NDArray[np.int32], order: npt.NDArray[np.int64]) -> "GroupRows":
+        """Return the groups of all nodes. group, order: (N,), as in a Snapshot."""
+        rows, size = np.flatnonzero(order >= 0), int(group.max(initial=-1)) + 1
+        row = np.zeros(size, dtype=np.intp)
+        row[group[rows]] = rows
+        return GroupRows(row, np.bincount(group[rows], minlength=size).astype(np.int64))
+
+    def largest(self, capacity: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return int64 (groups,): units of the largest device of a node, 0 without devices.
+
+        capacity: as in a Snapshot.
+        """
+        units: npt.NDArray[np.int64] = capacity.take(self.row, axis=0).max(axis=1, initial=0)
+        units[self.nodes == 0] = 0
+        return units
+
+
 class Numbers:
     """Numbers of values, from 0 on; that of a value nobody uses any more goes to a new one."""
 
@@ -132,6 +158,12 @@ class LayoutRows:
         self._sorted: list[str] = []
         self._uuids: list[tuple[str, ...]] = []
         self._groups, self._models = Numbers(), Numbers()
+        # The rows of each group, in the order in which they came.
+        self._rows_of_group: dict[int, dict[int, None]] = {}
+        self._group_row = np.zeros(_ROWS, dtype=np.intp)
+        self._group_nodes = np.zeros(_ROWS, dtype=np.int64)
+        self.group_rows = GroupRows(self._group_row[:0], self._group_nodes[:0])
+        """The nodes by group in the last layout."""
         self._group = np.zeros(_ROWS, dtype=np.int32)
         self._sharers = np.full(_ROWS, ANY_SHARERS, dtype=np.int16)
         self._order = np.full(_ROWS, -1, dtype=np.int64)
@@ -178,9 +210,11 @@ class LayoutRows:
         group = self._groups.take(_shape(spec)) if spec else 0
         models = [self._models.take(name) for name in spec.models] if spec else []
         if before is not None:
-            self._groups.release(int(self._group[row]))
+            self._leave_group(int(self._group[row]), row)
             for number in self._model[row, : len(before.models)].tolist():
                 self._models.release(number)
+        if spec is not None:
+            self._join_group(group, row)
         self._group[row] = group
         self._sharers[row] = spec.max_sharers if spec else ANY_SHARERS
         width = len(models)
@@ -220,6 +254,10 @@ class LayoutRows:
         if values["model"].shape != capacity.shape:
             values["model"] = self._made("model", row, capacity.shape[1], host)
         self._last = layout = Layout(**values)
+        if "group" in changes:
+            size = int(layout.group.max(initial=-1)) + 1
+            arrays = self._group_row[:size], self._group_nodes[:size]
+            self.group_rows = GroupRows(*map(_frozen, arrays))
         return layout
 
     def _made(
@@ -245,6 +283,21 @@ class LayoutRows:
             "order": lambda: _frozen(self._order[:count]),
         }
         return makes[name]() if name in makes else None
+
+    def _join_group(self, group: int, row: int) -> None:
+        if group == len(self._group_row):
+            self._group_row, self._group_nodes = (
+                with_rows(array, group) for array in (self._group_row, self._group_nodes)
+            )
+        rows = self._rows_of_group.setdefault(group, {})
+        rows[row] = None
+        self._group_row[group], self._group_nodes[group] = next(iter(rows)), len(rows)
+
+    def _leave_group(self, group: int, row: int) -> None:
+        rows = self._rows_of_group[group]
+        del rows[row]
+        self._group_row[group], self._group_nodes[group] = next(iter(rows), 0), len(rows)
+        self._groups.release(group)
 
     def _rows_again(self, row: dict[str, int]) -> NodeRows:
         renamed, self._renamed = self._renamed, set()

@@ -27,7 +27,7 @@ from gpushare.core.amounts import (
     memory_percent,
 )
 from gpushare.core.apart import Workloads, count_pod, pods_of_workload
-from gpushare.core.layout import Layout, LayoutRows, with_rows
+from gpushare.core.layout import GroupRows, Layout, LayoutRows, with_rows
 from gpushare.core.model import (
     ANY_CARD,
     ANY_SHARERS,
@@ -303,6 +303,11 @@ class Snapshot:
                 if uuid:
                     places[uuid] = (*places.get(uuid, ()), (row, device))
         return places
+
+    @cached_property
+    def group_rows(self) -> GroupRows:
+        """The nodes of each group."""
+        return GroupRows.of(self.group, self.order)
 
     @cached_property
     def limits_sharers(self) -> bool:
@@ -672,7 +677,11 @@ class NodeArrays:
         )
         last, self._last = self._last, view
         # Where cached_property would put it.
-        vars(view).update(lineage=self._lineage, paired_rows=self._paired_rows)
+        vars(view).update(
+            lineage=self._lineage,
+            paired_rows=self._paired_rows,
+            group_rows=self._rows.group_rows,
+        )
         if last is not None:
             vars(view).update(_computed_again(last, view))
         return view

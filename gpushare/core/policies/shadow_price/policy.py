@@ -90,7 +90,7 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriceTables:
-    """The tables of all capacities, one after another, and the begin of each row's (N,)."""
+    """The tables of all capacities, one after another, and the begin of a group's (groups,)."""
 
     steps: Ints
     """The parts of a device in `worth`."""
@@ -137,8 +137,8 @@ class ShadowPrice:
         shapes = PerLayout(node_shapes)
         self.shapes = PerLayout(partial(_of_common, self.common, shapes))
         self.tables = PerLayout(partial(_of_common, self.common, self.measure.tables))
-        scarce = partial(scarcity.scarcity, shares=shares)
-        self.scarce = PerLayout(partial(_of_common, self.common, scarce))
+        goods = scarcity.ScarceGoods(shares)
+        self.scarce = PerLayout(partial(_of_common, self.common, goods))
         prices = _Prices(self.classes, workload.devices, shapes)
         self.priced = PerLayout(partial(_of_common, self.common, prices.tables))
 
@@ -172,17 +172,16 @@ class ShadowPrice:
     def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """Return the free GPU and blocks of each row; none of nodes that stand apart."""
         supply = self.scarce(snapshot).supply(snapshot, rows)
-        return self.common(snapshot).without_apart(supply, rows)
+        return self.common(snapshot).without_apart(supply, snapshot, rows)
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
         """Return the blocks that a placement breaks; none on nodes with unknown CPU, and none on
         nodes that stand apart.
         """
         blocks = self.scarce(snapshot).taken(snapshot, rows, request)
-        blocks = self.common(snapshot).without_apart(blocks, rows)
-        shapes = self.shapes(snapshot)
-        if shapes.any_cpu_unknown:
-            blocks[shapes.cpu_unknown[rows]] = 0
+        blocks = self.common(snapshot).without_apart(blocks, snapshot, rows)
+        if self.shapes(snapshot).any_cpu_unknown:
+            blocks[snapshot.cpu_capacity[rows] < 0] = 0
         return blocks
 
     def group_prices(self, snapshot: Snapshot, request: Request, totals: Ints) -> Floats:
@@ -252,9 +251,9 @@ class ShadowPrice:
         self, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
     ) -> Floats:
         """Return float64 (K, D) or (K, 1): the value that the used devices lose."""
-        tables, shapes = self.priced(snapshot), self.shapes(snapshot)
-        steps, capacity = tables.steps.take(rows)[:, None], shapes.capacity.take(rows)[:, None]
-        begin = tables.worth_at.take(rows)[:, None]
+        tables, group = self.priced(snapshot), snapshot.group.take(rows)[:, None]
+        steps, capacity = tables.steps.take(group), self.shapes(snapshot).capacity.take(group)
+        begin = tables.worth_at.take(group)
         lost = tables.worth.take(begin + free * steps // capacity, mode="clip")
         free_after = free - request.units
         if request.cores:
@@ -268,9 +267,9 @@ class ShadowPrice:
 
     def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Ints, cpu: Ints) -> Floats:
         """Return float64 (..., K): GPU expected to be stranded, in milli, by free GPU and CPU."""
-        tables = self.priced(snapshot)
-        capacity = self.shapes(snapshot).capacity.take(rows)
-        at = cpu_stranding.index(gpu, cpu, capacity) + tables.stranded_at.take(rows)
+        tables, group = self.priced(snapshot), snapshot.group.take(rows)
+        capacity = self.shapes(snapshot).capacity.take(group)
+        at = cpu_stranding.index(gpu, cpu, capacity) + tables.stranded_at.take(group)
         return tables.stranded.take(at, mode="clip")
 
 

@@ -24,12 +24,13 @@ Tested in `tests/unit/core/test_prices.py`.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from gpushare.core.model import Request
-from gpushare.core.policies.node_shape import BEFORE_AFTER, Groups, tightest
+from gpushare.core.policies.node_shape import BEFORE_AFTER, tightest
 from gpushare.core.policy import Taken
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_devices
 from gpushare.core.workload import PodClass
@@ -65,7 +66,7 @@ class Scarcity:
     cpu: Ints
     memory: Ints
     accepted: Ints
-    """int64 (N, Y), 1 if the node's model is accepted."""
+    """int64 (groups, Y), 1 if the model of the group's nodes is accepted."""
     units: Ints
     alone: Bools
     """bool (Y,) whether the block is an idle card, not room for several devices."""
@@ -76,9 +77,21 @@ class Scarcity:
     such nodes have no price."""
     fewest: int
     """Devices of the smallest block."""
-    roaming: float
+    idle_needed: Bools
+    """bool (classes, groups): the groups where a class needs several idle devices, and fits."""
+    idle_share: Floats
+    """float64 (classes,) the share of requested GPU that belongs to each of these classes."""
+    roaming: float = 0.0
     """Share of GPU requested by pods of several idle devices that fit nearly all nodes; no price of
     a group makes nodes drain for these pods."""
+
+    def with_nodes(self, snapshot: Snapshot) -> "Scarcity":
+        """Return the same goods for these numbers of nodes: with `roaming`."""
+        groups = snapshot.group_rows
+        units = snapshot.capacity.take(groups.row, axis=0).sum(axis=1) * groups.nodes
+        units_that_fit = self.idle_needed[:, : len(units)] @ units
+        fits_nearly_all = units_that_fit >= max(NEARLY_ALL * units.sum(), 1)
+        return replace(self, roaming=sum(self.idle_share[fits_nearly_all].tolist()))
 
     def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """Return int64 (K, 1 + Y): the free units and the blocks of each row."""
@@ -87,7 +100,7 @@ class Scarcity:
         whole = np.add.reduce(idle_devices(snapshot, rows), axis=1)
         if whole.max(initial=0) >= self.fewest:
             cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
-            supply[:, 1:] = self._blocks(rows, whole, cpu, memory)
+            supply[:, 1:] = self._blocks(snapshot.group.take(rows), whole, cpu, memory)
         return supply
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
@@ -108,8 +121,9 @@ class Scarcity:
             chosen = tightest(snapshot.free.take(rows, axis=0), request)
             still_whole = still_whole - np.add.reduce(chosen & untouched, axis=1)
         cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
-        before = self._blocks(rows, whole, cpu, memory)
-        after = self._blocks(rows, still_whole, cpu - request.cpu, memory - request.memory)
+        group = snapshot.group.take(rows)
+        before = self._blocks(group, whole, cpu, memory)
+        after = self._blocks(group, still_whole, cpu - request.cpu, memory - request.memory)
         broken = (before - after).transpose(1, 0, 2).reshape(len(rows), -1)
         return broken.astype(np.int8)
 
@@ -137,12 +151,14 @@ class Scarcity:
         cost: Floats = amounts.reshape(-1, len(exact)).astype(np.float64) @ exact / FINE
         return cost.reshape(len(amounts), -1).T
 
-    def _blocks(self, rows: Rows, whole: Ints, cpu: Ints, memory: Ints) -> Ints:
-        """Return int64 (..., K, Y): the blocks of rows. whole: idle devices, cpu, memory: free."""
+    def _blocks(self, group: npt.NDArray[np.int32], whole: Ints, cpu: Ints, memory: Ints) -> Ints:
+        """Return int64 (..., K, Y): the blocks of K rows. group: int32 (K,). whole: int64 (..., K),
+        idle devices. cpu, memory: int64 (K,), free.
+        """
         room = cpu[:, None] // self.cpu
         np.minimum(room, memory[:, None] // self.memory, out=room)
         blocks: Ints = np.minimum(whole[..., None] // self.devices, room)
-        return np.maximum(blocks, 0) * self.accepted.take(rows, axis=0)
+        return np.maximum(blocks, 0) * self.accepted.take(group, axis=0)
 
 
 def missed(come: float, idle: float) -> float:
@@ -153,15 +169,42 @@ def missed(come: float, idle: float) -> float:
     return 0.5 * math.erfc((idle - come) / math.sqrt(2 * max(come, 1.0)))
 
 
+class ScarceGoods:
+    """The scarce goods for pods with these shares of GPU; made again when a group of nodes is new
+    or gone, not for each node.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._last: tuple[tuple[object, ...], Scarcity] | None = None
+
+    def __call__(self, snapshot: Snapshot) -> Scarcity:
+        """Return the scarce goods among the snapshot's nodes."""
+        capacity = snapshot.group_rows.largest(snapshot.capacity)
+        rows = snapshot.group_rows.row[capacity > 0]
+        shapes = (
+            snapshot.capacity,
+            snapshot.model,
+            snapshot.cpu_capacity,
+            snapshot.memory_capacity,
+        )
+        of_groups = (array.take(rows, axis=0).tobytes() for array in shapes)
+        key = snapshot.models, capacity.tobytes(), *of_groups
+        last = self._last
+        if last is None or last[0] != key:
+            last = self._last = key, scarcity(snapshot, self._shares)
+        return last[1].with_nodes(snapshot)
+
+
 def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
-    """Return the scarce goods among the snapshot's nodes for pods with these shares of GPU."""
-    # The empty row of a removed node still has the group number of other nodes.
+    """Return the scarce goods among the snapshot's nodes for pods with these shares of GPU, without
+    `roaming`.
+    """
     # Nodes of a group are equal, so one represents all.
-    node_groups = Groups.of(snapshot)
-    groups = int(snapshot.group.max(initial=0)) + 1
-    filled = np.flatnonzero(node_groups.used)
-    filled = filled[snapshot.capacity[node_groups.row[filled]].max(axis=1, initial=0) > 0]
-    rows = node_groups.row[filled]
+    groups = max(len(snapshot.group_rows.nodes), 1)
+    largest_of_group = snapshot.group_rows.largest(snapshot.capacity)
+    filled = np.flatnonzero(largest_of_group)
+    rows = snapshot.group_rows.row[filled]
     fits = np.zeros((len(shares), groups), dtype=bool)
     fits[:, filled] = _fits_empty(snapshot, rows, [cls for cls, _ in shares])
     needs: dict[bytes, float] = {}
@@ -172,6 +215,8 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
     largest = int(snapshot.capacity[rows].max(initial=1))
     per_unit[filled] = 1 / largest
     per_unit[filled[snapshot.cpu_capacity[rows] < 0]] = 0
+    units = np.array([cls.units for cls, _ in shares], dtype=np.int64)
+    several_devices = np.array([cls.devices > 1 for cls, _ in shares], dtype=bool)
     several = _commonest((cls, share) for cls, share in shares if cls.devices > 1)
     blocks = several + _alone(snapshot.capacity[rows], shares)
     accepted = np.zeros((groups, len(blocks)), dtype=np.int64)
@@ -184,29 +229,15 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         devices=np.array([cls.devices for cls, _ in blocks], dtype=np.int64),
         cpu=np.array([max(cls.cpu, 1) for cls, _ in blocks], dtype=np.int64),
         memory=np.array([max(cls.memory, 1) for cls, _ in blocks], dtype=np.int64),
-        accepted=accepted.take(snapshot.group, axis=0),
+        accepted=accepted,
         units=np.array([cls.total for cls, _ in blocks], dtype=np.int64),
         alone=np.arange(len(blocks)) >= len(several),
         largest=largest,
         per_unit=per_unit,
         fewest=min((cls.devices for cls, _ in blocks), default=_NEVER),
-        roaming=_roaming(node_groups, rows, shares, fits),
-    )
-
-
-def _roaming(node_groups: Groups, rows: Rows, shares: Shares, fits: Bools) -> float:
-    """Return Scarcity.roaming. rows: one row of each group. fits: bool (classes, groups)."""
-    snapshot, nodes = node_groups.snapshot, node_groups.sizes()
-    units, largest = np.zeros((2, fits.shape[1]), dtype=np.int64)
-    group = snapshot.group[rows]
-    units[group] = snapshot.capacity[rows].sum(axis=1) * nodes[group]
-    largest[group] = snapshot.capacity[rows].max(axis=1, initial=0)
-    enough = max(NEARLY_ALL * units.sum(), 1)
-    # A pod that asks for shares of devices needs no idle devices.
-    return sum(
-        share
-        for (cls, share), line in zip(shares, fits, strict=True)
-        if cls.devices > 1 and units[line & (2 * cls.units > largest)].sum() >= enough
+        # A pod that asks for shares of devices needs no idle devices.
+        idle_needed=(fits & (2 * units[:, None] > largest_of_group))[several_devices],
+        idle_share=np.array([share for _, share in shares])[several_devices],
     )
 
 
