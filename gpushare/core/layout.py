@@ -93,6 +93,8 @@ class GroupRows(NamedTuple):
     """intp (groups,): the row of one of the nodes, 0 if there is none."""
     nodes: npt.NDArray[np.int64]
     """int64 (groups,): the number of nodes."""
+    shapes: object
+    """An object that layouts of the same arrays share until a group is new or gone."""
 
     @staticmethod
     def of(group: npt.NDArray[np.int32], order: npt.NDArray[np.int64]) -> "GroupRows":
@@ -100,7 +102,8 @@ class GroupRows(NamedTuple):
         rows, size = np.flatnonzero(order >= 0), int(group.max(initial=-1)) + 1
         row = np.zeros(size, dtype=np.intp)
         row[group[rows]] = rows
-        return GroupRows(row, np.bincount(group[rows], minlength=size).astype(np.int64))
+        nodes = np.bincount(group[rows], minlength=size).astype(np.int64)
+        return GroupRows(row, nodes, object())
 
     def largest(self, capacity: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return int64 (groups,): units of the largest device of a node, 0 without devices.
@@ -158,16 +161,17 @@ class LayoutRows:
         self._sorted: list[str] = []
         self._uuids: list[tuple[str, ...]] = []
         self._groups, self._models = Numbers(), Numbers()
-        # The rows of each group, in the order in which they came.
-        self._rows_of_group: dict[int, dict[int, None]] = {}
-        self._group_row = np.zeros(_ROWS, dtype=np.intp)
-        self._group_nodes = np.zeros(_ROWS, dtype=np.int64)
-        self.group_rows = GroupRows(self._group_row[:0], self._group_nodes[:0])
-        """The nodes by group in the last layout."""
         self._group = np.zeros(_ROWS, dtype=np.int32)
         self._sharers = np.full(_ROWS, ANY_SHARERS, dtype=np.int16)
         self._order = np.full(_ROWS, -1, dtype=np.int64)
         self._model = np.full((_ROWS, 1), -1, dtype=np.int16)
+        # The rows of each group, in the order in which they came.
+        self._rows_of_group: dict[int, dict[int, None]] = {}
+        self._group_row = np.zeros(_ROWS, dtype=np.intp)
+        self._group_nodes = np.zeros(_ROWS, dtype=np.int64)
+        self._group_shapes = object()
+        self.group_rows = GroupRows.of(self._group[:0], self._order[:0])
+        """The nodes by group in the last layout."""
         self._last: Layout | None = None
         # The fields that are not as in the last layout.
         self._changed = set[str]()
@@ -256,8 +260,11 @@ class LayoutRows:
         self._last = layout = Layout(**values)
         if "group" in changes:
             size = int(layout.group.max(initial=-1)) + 1
-            arrays = self._group_row[:size], self._group_nodes[:size]
-            self.group_rows = GroupRows(*map(_frozen, arrays))
+            self.group_rows = GroupRows(
+                _frozen(self._group_row[:size]),
+                _frozen(self._group_nodes[:size]),
+                self._group_shapes,
+            )
         return layout
 
     def _made(
@@ -266,11 +273,10 @@ class LayoutRows:
         """Return one field of the layout, except for those that NodeArrays counts."""
         count = len(self)
         if name == "model":
-            model = np.full((count, width), -1, dtype=np.int16)
-            known_width = min(width, self._model.shape[1])
-            model[:, :known_width] = self._model[:count, :known_width]
-            model.flags.writeable = False
-            return model
+            known = self._model[:count, :width]
+            if known.shape[1] < width:
+                known = np.pad(known, ((0, 0), (0, width - known.shape[1])), constant_values=-1)
+            return _frozen(known)
         makes: dict[str, Callable[[], object]] = {
             "names": lambda: tuple(self._names),
             "row": lambda: self._rows_again(row),
@@ -290,12 +296,16 @@ class LayoutRows:
                 with_rows(array, group) for array in (self._group_row, self._group_nodes)
             )
         rows = self._rows_of_group.setdefault(group, {})
+        if not rows:
+            self._group_shapes = object()
         rows[row] = None
         self._group_row[group], self._group_nodes[group] = next(iter(rows)), len(rows)
 
     def _leave_group(self, group: int, row: int) -> None:
         rows = self._rows_of_group[group]
         del rows[row]
+        if not rows:
+            self._group_shapes = object()
         self._group_row[group], self._group_nodes[group] = next(iter(rows), 0), len(rows)
         self._groups.release(group)
 

@@ -53,24 +53,33 @@ _MAX_LEVELS, _STEP = 10, 10
 """With more distinct percents than levels, percents are rounded up to whole steps."""
 
 
-class PerLayout(Generic[_Made]):
-    """A value computed from the nodes' shapes and cached until a shape changes."""
+class PerGroups(Generic[_Made]):
+    """A value computed from the shapes of the groups, and cached until a group is new or gone."""
 
     def __init__(self, make: Callable[[Snapshot], _Made]) -> None:
         self._make = make
-        self._last: tuple[Ints, _Made] | None = None
+        self._last: tuple[object, _Made] | None = None
 
     def __call__(self, snapshot: Snapshot) -> _Made:
         """Return the value for the layout of this snapshot."""
-        last = self._last
-        # Snapshots share this array until a node changes.
-        if last is None or last[0] is not snapshot.capacity:
-            last = self._last = (snapshot.capacity, self._make(snapshot))
+        last, key = self._last, self._key(snapshot)
+        if last is None or last[0] is not key:
+            last = self._last = key, self._make(snapshot)
         return last[1]
+
+    def _key(self, snapshot: Snapshot) -> object:
+        return snapshot.group_rows.shapes
 
     def __getstate__(self) -> dict[str, object]:
         """Return the pickled state, without the cached value."""
         return {"_make": self._make, "_last": None}
+
+
+class PerLayout(PerGroups[_Made]):
+    """A value computed from the shapes of all nodes, and cached until a node changes."""
+
+    def _key(self, snapshot: Snapshot) -> object:
+        return snapshot.capacity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +157,8 @@ def node_shapes(snapshot: Snapshot, largest: int = 0) -> NodeShapes:
     """
     capacity = np.maximum(snapshot.group_rows.largest(snapshot.capacity), 1)
     even = MILLI / (largest or int(capacity.max(initial=1)))
-    return NodeShapes(capacity, even, bool(snapshot.cpu_capacity.min(initial=0) < 0))
+    cpu = snapshot.cpu_capacity[snapshot.group_rows.row]
+    return NodeShapes(capacity, even, bool(cpu.min(initial=0) < 0))
 
 
 def tightest(free: Ints, request: Request) -> Bools:

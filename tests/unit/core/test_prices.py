@@ -14,7 +14,7 @@ from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.shadow_price.cpu_stranding import ETA, STEPS, index, stranded
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policies.shadow_price.residual_value import worth
-from gpushare.core.policies.shadow_price.scarcity import missed, scarcity
+from gpushare.core.policies.shadow_price.scarcity import ScarceGoods, missed
 from gpushare.core.snapshot import Floats, NodeArrays
 from gpushare.core.workload import PodClass, workload_of
 from tests.unit.core.clusters import Cluster, clusters, node, requests
@@ -280,7 +280,7 @@ def test_pods_need_the_groups_with_nodes_that_fit_them_when_empty(
         frozenset(number for number, spec in zip(group, specs, strict=True) if fits(spec, cls))
         for cls in classes
     } - {frozenset(), frozenset(group)}
-    found = scarcity(snapshot, [(cls, 0.1) for cls in classes]).needed
+    found = ScarceGoods([(cls, 0.1) for cls in classes])(snapshot).needed
     assert {frozenset(np.flatnonzero(line).tolist()) for line in found} == needed
 
 

@@ -53,6 +53,7 @@ from gpushare.core.policies.node_shape import (
     MILLI,
     CommonNodes,
     NodeShapes,
+    PerGroups,
     PerLayout,
     common_nodes,
     free_with_compute,
@@ -133,14 +134,15 @@ class ShadowPrice:
         # Nothing here may refer back to the policy: in a cycle, the tables of unused policies would
         # stay until the next full garbage collection. Scales, tables and prices are of
         # the nodes with cards of the workload's sizes.
-        self.common = PerLayout(partial(common_nodes, sizes=tuple(workload.devices)))
-        shapes = PerLayout(node_shapes)
-        self.shapes = PerLayout(partial(_of_common, self.common, shapes))
-        self.tables = PerLayout(partial(_of_common, self.common, self.measure.tables))
+        self.common = PerGroups(partial(common_nodes, sizes=tuple(workload.devices)))
+        shapes = PerGroups(node_shapes)
+        self.shapes = PerGroups(partial(_of_common, self.common, shapes))
+        self.tables = PerGroups(partial(_of_common, self.common, self.measure.tables))
         goods = scarcity.ScarceGoods(shares)
-        self.scarce = PerLayout(partial(_of_common, self.common, goods))
+        self.scarce = PerGroups(partial(_of_common, self.common, goods))
+        self.roaming = PerLayout(partial(_roaming, self.scarce))
         prices = _Prices(self.classes, workload.devices, shapes)
-        self.priced = PerLayout(partial(_of_common, self.common, prices.tables))
+        self.priced = PerGroups(partial(_of_common, self.common, prices.tables))
 
     def shapes_key(self, snapshot: Snapshot) -> Hashable:
         """Return the value of a unit, the cost of holding a node, the blocks that count, and the
@@ -148,9 +150,7 @@ class ShadowPrice:
         """
         if not self.classes:
             return ()
-        scarce = self.scarce(snapshot)
-        blocks = (scarce.devices, scarce.cpu, scarce.memory, scarce.units)
-        kinds = tuple(tuple(part.tolist()) for part in blocks)
+        kinds = self.scarce(snapshot).blocks.key
         sizes = () if self.common(snapshot).sizes.size else self.priced(snapshot).sizes
         return self.shapes(snapshot).even, self.hold(snapshot), kinds, sizes
 
@@ -202,7 +202,7 @@ class ShadowPrice:
 
     def hold(self, snapshot: Snapshot) -> float:
         """Return the cost, in milli, of holding an empty node for the lifetime of a pod."""
-        return HOLD * max(self.scarce(snapshot).roaming - HARDLY_ANY, 0) * self.turnover
+        return HOLD * max(self.roaming(snapshot) - HARDLY_ANY, 0) * self.turnover
 
     def _with_gpu(
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
@@ -278,6 +278,11 @@ def _of_common(
 ) -> _Made:
     """Return the value made from the nodes that do not stand apart."""
     return make(common(snapshot).snapshot)
+
+
+def _roaming(scarce: Callable[[Snapshot], scarcity.Scarcity], snapshot: Snapshot) -> float:
+    """Return `Scarcity.roaming` for the nodes of the snapshot."""
+    return scarce(snapshot).roaming(snapshot.group_rows.nodes)
 
 
 class _Prices:
