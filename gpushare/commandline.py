@@ -51,6 +51,21 @@ class Parser(argparse.ArgumentParser):
         ]
         return super().parse_known_args(words, namespace or argparse.Namespace())
 
+    def value(
+        self, flags: str, metavar: str | None, text: str, default: object = "", **more: object
+    ) -> None:
+        """Add an option with a value. flags: its names, with blanks between. text: the help."""
+        add: Any = self.add_argument
+        add(*flags.split(), default=default, metavar=metavar, help=text, **more)
+
+    def values(self, flag: str, metavar: str, text: str) -> None:
+        """Add an option that can be repeated; without any its value is an empty list."""
+        self.value(flag, metavar, text, [], action="append")
+
+    def switch(self, flags: str, text: str) -> None:
+        """Add an option without a value. flags: its names, with blanks between."""
+        self.add_argument(*flags.split(), action="store_true", help=text)
+
     def error(self, message: str) -> NoReturn:
         """End the process with the message and a hint at --help."""
         self.exit(USAGE, f"{self.prefix or self.prog}: {message}\n{hint(self.prog)}\n")

@@ -130,9 +130,9 @@ class Claims:
         return objects.CLAIM_TEMPLATES.decode_answer(body, namespace, name).claim()
 
 
-def no_claims(why_not: str) -> Claims:
-    """Return no claims, with the reason."""
-    return Claims(None, ClaimBooks("", 1), why_not=why_not)
+def no_claims(why_not: str, namespace: Callable[[], str] = lambda: "default") -> Claims:
+    """Return no claims, with the reason. namespace: as of `Claims`."""
+    return Claims(None, ClaimBooks("", 1), namespace=namespace, why_not=why_not)
 
 
 def list_slices(api: Getter, notes: list[str]) -> tuple[Slice, ...]:

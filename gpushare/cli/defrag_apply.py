@@ -4,8 +4,6 @@ explain/moves.py decides each step. Before each move the cluster is listed and p
 every rule. The API server checks budgets, and each eviction names the pod by uid and
 resourceVersion, so that it cannot hit another pod. Each move is recorded before the eviction in the
 record of the extender's moves, so that no other process moves pods meanwhile (wire/moves.py).
-
-Tested in `tests/unit/cli/test_defrag_apply.py`.
 """
 
 import time

@@ -20,6 +20,7 @@ from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands, Taint
+from gpushare.core.workload_names import workload_name
 from gpushare.errors import (
     AnnotationError,
     ApiError,
@@ -125,6 +126,10 @@ class ListedResource:
     """The uids of pods with claims."""
     driver: str = ""
     """The DRA driver of the cards, or ""."""
+    held_nodes: dict[str, str] = field(default_factory=dict)
+    """The nodes where filter holds places for pending pods, by uid."""
+    workloads: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Number of pods that have devices or wait for some, by (namespace, KIND/NAME)."""
 
     @property
     def shares(self) -> bool:
@@ -146,7 +151,7 @@ class ListedResource:
     @property
     def current_pods(self) -> CurrentPods:
         """The pods that have devices, and those that wait for some."""
-        return current_pods(self.ledger, self.demands)
+        return current_pods(self.ledger, self.demands, self.held_nodes)
 
     @property
     def placer_over(self) -> PlacerOver:
@@ -322,12 +327,15 @@ def _take(books: ListedResource, pod: objects.OwnedPod) -> None:
         if node:  # a pending pod holds nothing
             books.notes.append(f"a pod on {node} is left out: {error}")
         return
+    labels = (pod.metadata and pod.metadata.labels) or {}
     if pod.spec and pod.spec.resource_claims:
         books.claiming.add(observed.ref.uid)
+    if observed.request.devices:
+        books.workloads[observed.ref.namespace, workload_name(observed.ref.name, labels)] += 1
     if observed.node and observed.request.devices:
         books.demands[observed.ref.uid] = demands_of(pod)
         books.pods[observed.ref.uid] = pod
-    elif observed.node and OF_A_DAEMON in ((pod.metadata and pod.metadata.labels) or {}):
+    elif observed.node and OF_A_DAEMON in labels:
         books.daemons.setdefault(observed.node, Counter()).update(amounts_of(observed.request))
 
 

@@ -128,24 +128,21 @@ def make_parser(prog: str, description: str, epilog: str) -> Parser:
 def inspect_parser(prog: str) -> Parser:
     """Return the parser of `inspect`."""
     parser = make_parser(prog, "Show which pods hold how much of which GPU.", _EPILOG)
-    add = parser.add_argument
-    add("nodes", nargs="*", metavar="NODE", help="show these nodes alone (default: all)")
-    add("-d", "--details", action="store_true", help="show the pods of each node")
-    add("-o", "--output", default="", metavar="FORMAT", help="json|name|wide|yaml")
-    add("--top", action="store_true", help="show what containers use of the GPUs, by NVML")
-    add("--no-headers", action="store_true", help="lines of nodes (with -d: of pods) alone")
-    add("-w", "--watch", action="store_true", help="go on and show each change")
-    add("-l", "--selector", default="", metavar="LABELS", help="show nodes with these labels")
-    add("-n", "--namespace", default="", metavar="NAME", help="show pods of this namespace alone")
-    add("-A", "--all-namespaces", action="store_true", help="show pods of all (the default)")
-    add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
+    value, switch = parser.value, parser.switch
+    value("nodes", "NODE", "show these nodes alone (default: all)", None, nargs="*")
+    switch("-d --details", "show the pods of each node")
+    value("-o --output", "FORMAT", "json|name|wide|yaml")
+    switch("--top", "show what containers use of the GPUs, by NVML")
+    switch("--no-headers", "lines of nodes (with -d: of pods) alone")
+    switch("-w --watch", "go on and show each change")
+    value("-l --selector", "LABELS", "show nodes with these labels")
+    value("-n --namespace", "NAME", "show pods of this namespace alone")
+    switch("-A --all-namespaces", "show pods of all (the default)")
+    value("--resource", "NAME", "(default: %(default)s)", ALIYUN.resource)
     add_unit(parser)
-    add(
-        "--extender",
-        default="",
-        metavar="URL",
-        help="http://HOST:PORT of its health listener; shows which policy ranks pods, too",
-    )
+    text = "http://HOST:PORT of its health listener; shows which policy ranks pods, too"
+    value("--extender", "URL", text)
     add_connection(parser)
-    add("--version", action="version", version=f"kubectl-inspect-gpushare {__version__}")
+    version = f"kubectl-inspect-gpushare {__version__}"
+    parser.add_argument("--version", action="version", version=version)
     return parser

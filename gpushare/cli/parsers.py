@@ -68,99 +68,70 @@ docs/cost.md tells what is counted, and what the figures cannot know.
 """
 
 
-def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+def _add_cluster_flags(parser: Parser) -> None:
     """Add the flags that name a cluster and its settings."""
-    add = parser.add_argument
     add_unit(parser)
-    add(
-        "--extender-namespace",
-        default=NAMESPACE,
-        metavar="NAME",
-        help="where ConfigMaps close devices (default: %(default)s)",
-    )
+    text = "where ConfigMaps close devices (default: %(default)s)"
+    parser.value("--extender-namespace", "NAME", text, NAMESPACE)
     add_connection(parser)
+
+
+def _add_format(parser: Parser) -> None:
+    text = "json|yaml: all of it"
+    parser.value("-o --output", "FORMAT", text, None, choices=REPORT_FORMATS)
 
 
 def explain_parser(prog: str) -> Parser:
     """Return the parser of `explain`."""
     text = "Say why a pod is pending and what would help, or why it is where it is."
     parser = make_parser(prog, text, _EXPLAIN_EPILOG)
-    add = parser.add_argument
-    add("pod", nargs="?", metavar="POD", help="its name, NAMESPACE/NAME, or deploy/NAME: see below")
-    add("-l", "--selector", default="", metavar="LABELS", help="the pods with these labels")
-    add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
-    add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
-    add(
-        "--extender",
-        default="",
-        metavar="URL",
-        help="ask this extender for what its books say: http://HOST:PORT of its health listener, on"
-        " loopback (kubectl port-forward)",
-    )
-    add(
-        "--policy",
-        default="",
-        metavar="NAME",
-        help=f"judge the place of a bound pod by this policy (default: {DEFAULT_POLICY})",
-    )
-    add(
-        "--resource",
-        action="append",
-        metavar="NAME",
-        help=f"a managed resource, can be repeated (default: {ALIYUN.resource})",
-    )
-    add_cluster_flags(parser)
+    value = parser.value
+    value("pod", "POD", "its name, NAMESPACE/NAME, or deploy/NAME: see below", None, nargs="?")
+    value("-l --selector", "LABELS", "the pods with these labels")
+    value("-n --namespace", "NAME", "of the pod (default: as kubectl)")
+    _add_format(parser)
+    text = "ask this extender for what its books say: http://HOST:PORT of its health listener, on"
+    value("--extender", "URL", f"{text} loopback (kubectl port-forward)")
+    text = "judge the place of a bound pod by this policy"
+    value("--policy", "NAME", f"{text} (default: {DEFAULT_POLICY})")
+    text = f"a managed resource, can be repeated (default: {ALIYUN.resource})"
+    parser.values("--resource", "NAME", text)
+    _add_cluster_flags(parser)
     return parser
 
 
 def whatif_parser(prog: str) -> Parser:
     """Return the parser of `whatif`."""
-    parser = make_parser(
-        prog,
-        "Say whether pods would fit, now or with nodes gone or added. Changes nothing.",
-        _WHATIF_EPILOG,
-    )
-    add = parser.add_argument
-    add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")
-    add("--priority", type=int, default=0, metavar="N", help="of pods in words (default: 0)")
-    add("--gang", action="append", default=[], metavar="PODS", help="a group: all at once, or none")
-    add(
+    text = "Say whether pods would fit, now or with nodes gone or added. Changes nothing."
+    parser = make_parser(prog, text, _WHATIF_EPILOG)
+    value, values, switch = parser.value, parser.values, parser.switch
+    values("--pods", "PODS", "see below; can be repeated")
+    value("--priority", "N", "of pods in words (default: 0)", 0, type=int)
+    values("--gang", "PODS", "a group: all at once, or none")
+    values(
         "--tolerate",
-        action="append",
-        default=[],
-        metavar="KEY[=VALUE][:EFFECT]",
-        help="a taint that pods in words tolerate, or all, or none (default: taints of GPU nodes,"
+        "KEY[=VALUE][:EFFECT]",
+        "a taint that pods in words tolerate, or all, or none (default: taints of GPU nodes,"
         " and those that running GPU pods tolerate); can be repeated",
     )
-    add(
-        "--as-shared",
-        action="store_true",
-        help="count nodes with labels of GPU feature discovery alone as if they shared their GPUs",
-    )
-    add("--need", action="store_true", help="how many more nodes take all pods: see below")
-    add("--shape", action="append", default=[], metavar="SHAPE", help="of nodes that may come")
-    add("--overlay", action="store_true", help="with --need: the nodes, for autoscalers, as YAML")
-    add("--more", default="", metavar="20%", help="with --need: so much more of what runs")
-    add("--without", action="append", default=[], metavar="NODE", help="a node that goes")
-    add("--add", action="append", default=[], metavar="N:SHAPE", help="nodes that come")
-    add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
-    add("--nodes", default="", metavar="FILE", help="a table as of `gpushare simulate`, likewise")
-    add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
-    add(
-        "--policy",
-        default=DEFAULT_POLICY,
-        metavar="NAME",
-        help="(default: %(default)s)",
-    )
-    add(
-        "--resource",
-        action="append",
-        metavar="NAME",
-        help="words are of the first one, or of claims (gpushare.io); others only tell pods of two"
-        f" (default: {ALIYUN.resource})",
-    )
-    add("--claims", default="", metavar="DRIVER", help="whose cards claims get (default: the only)")
-    add_cluster_flags(parser)
+    text = "count nodes with labels of GPU feature discovery alone as if they shared their GPUs"
+    switch("--as-shared", text)
+    switch("--need", "how many more nodes take all pods: see below")
+    values("--shape", "SHAPE", "of nodes that may come")
+    switch("--overlay", "with --need: the nodes, for autoscalers, as YAML")
+    value("--more", "20%", "with --need: so much more of what runs")
+    values("--without", "NODE", "a node that goes")
+    values("--add", "N:SHAPE", "nodes that come")
+    value("--snapshot", "FILE", "of `inspect -o json`, not a live cluster")
+    value("--nodes", "FILE", "a table as of `gpushare simulate`, likewise")
+    _add_format(parser)
+    value("--policy", "NAME", "(default: %(default)s)", DEFAULT_POLICY)
+    text = "words are of the first one, or of claims (gpushare.io); others only tell pods of two"
+    values("--resource", "NAME", f"{text} (default: {ALIYUN.resource})")
+    value("--claims", "DRIVER", "whose cards claims get (default: the only)")
+    text = "http://HOST:PORT of its health listener; it holds places for pods that wait"
+    value("--extender", "URL", text)
+    _add_cluster_flags(parser)
     return parser
 
 
@@ -172,69 +143,42 @@ def defrag_parser(prog: str) -> Parser:
         epilog=_DEFRAG_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("--for", dest="wanted", nargs="+", required=True, metavar="PLACE", help="see below")
-    add(
-        "--moves",
-        type=int,
-        default=MOVES,
-        metavar="N",
-        help=f"at most so many, up to {MOST_MOVES_ASKED} (default: %(default)s)",
-    )
-    add("--priority", type=int, metavar="N", help="of the pod that waits (default: 0)")
-    add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
-    add("--apply", action="store_true", help="carry the plan out: evict pods, one at a time")
-    add("--yes", action="store_true", help="with --apply: do not ask first")
-    add(
-        "--wait",
-        type=int,
-        default=WAIT,
-        metavar="SECONDS",
-        help="with --apply: for a budget, and for a moved pod to run (default: %(default)s)",
-    )
-    add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
-    add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
-    add(
-        "--movable",
-        action="append",
-        default=[],
-        metavar="PODS",
-        help="with --snapshot: NAMESPACE/NAME of pods that may move, with * and ?; can be repeated",
-    )
-    add("--policy", default=DEFAULT_POLICY, metavar="NAME", help="(default: %(default)s)")
-    add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
-    add_cluster_flags(parser)
+    value, switch = parser.value, parser.switch
+    value("--for", "PLACE", "see below", None, dest="wanted", nargs="+", required=True)
+    text = f"at most so many, up to {MOST_MOVES_ASKED} (default: %(default)s)"
+    value("--moves", "N", text, MOVES, type=int)
+    value("--priority", "N", "of the pod that waits (default: 0)", None, type=int)
+    value("-n --namespace", "NAME", "of the pod (default: as kubectl)")
+    switch("--apply", "carry the plan out: evict pods, one at a time")
+    switch("--yes", "with --apply: do not ask first")
+    text = "with --apply: for a budget, and for a moved pod to run (default: %(default)s)"
+    value("--wait", "SECONDS", text, WAIT, type=int)
+    _add_format(parser)
+    value("--snapshot", "FILE", "of `inspect -o json`, not a live cluster")
+    text = "with --snapshot: NAMESPACE/NAME of pods that may move, with * and ?; can be repeated"
+    parser.values("--movable", "PODS", text)
+    value("--policy", "NAME", "(default: %(default)s)", DEFAULT_POLICY)
+    value("--resource", "NAME", "(default: %(default)s)", ALIYUN.resource)
+    _add_cluster_flags(parser)
     return parser
 
 
 def report_parser(prog: str) -> Parser:
     """Return the parser of `report`."""
-    parser = make_parser(
-        prog,
-        "Say who was promised how many GPU-hours, who used them, and their cost.",
-        _REPORT_EPILOG,
-    )
-    add = parser.add_argument
-    add("--prometheus", required=True, metavar="URL", help="http://HOST:PORT of its HTTP API")
-    add("--since", default="7d", metavar="TIME", help="such as 12h, 7d (default: %(default)s)")
-    add("-n", "--namespace", default="", metavar="NAME", help="this namespace alone")
-    add(
-        "--by",
-        default=BY_NAMESPACE,
-        choices=(BY_NAMESPACE, BY_WORKLOAD),
-        help="namespace|workload: what a line is for (default: %(default)s)",
-    )
-    add("--prices", action="append", default=[], metavar="PRICE", help="see below; can be repeated")
-    add(
-        "--match",
-        action="append",
-        default=[],
-        metavar="LABEL=VALUE",
-        help="series with this label alone, as cluster=prod; can be repeated",
-    )
-    add("--rightsize", action="store_true", help="what containers could ask for: see below")
-    add("--margin", default="20%", metavar="20%", help="above the most used (default: 20%%)")
+    text = "Say who was promised how many GPU-hours, who used them, and their cost."
+    parser = make_parser(prog, text, _REPORT_EPILOG)
+    value, values = parser.value, parser.values
+    value("--prometheus", "URL", "http://HOST:PORT of its HTTP API", None, required=True)
+    value("--since", "TIME", "such as 12h, 7d (default: %(default)s)", "7d")
+    value("-n --namespace", "NAME", "this namespace alone")
+    text = "namespace|workload: what a line is for (default: %(default)s)"
+    value("--by", None, text, BY_NAMESPACE, choices=(BY_NAMESPACE, BY_WORKLOAD))
+    values("--prices", "PRICE", "see below; can be repeated")
+    text = "series with this label alone, as cluster=prod; can be repeated"
+    values("--match", "LABEL=VALUE", text)
+    parser.switch("--rightsize", "what containers could ask for: see below")
+    value("--margin", "20%", "above the most used (default: 20%%)", "20%")
     add_unit(parser, "GiB")
-    add("--token-file", default="", metavar="FILE", help="with a bearer token for Prometheus")
-    add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
+    value("--token-file", "FILE", "with a bearer token for Prometheus")
+    _add_format(parser)
     return parser

@@ -8,6 +8,7 @@ Tested in `tests/unit/cli/test_whatif.py`.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -62,6 +63,7 @@ _OF_DAEMONS = (
 """Tolerations that the DaemonSet controller adds to each pod (pkg/controller/daemon/util)."""
 
 _NO_CLASSES = Priorities()
+_NO_WORKLOADS = Counter[tuple[str, str]]()
 
 
 class PodReader:
@@ -93,7 +95,7 @@ class PodReader:
         self.has_words = False
         """Whether pods in words or of tables were read."""
         self.warnings: list[str] = []
-        """Objects of manifests without pods that count, and mistakes of pods that count."""
+        """Objects of manifests without pods that count, and remarks on pods that count."""
 
     def wanted(self, flag: str, word: str) -> tuple[list[PodBatch], list[PodBatch]]:
         """Return the pods of one --pods or --gang: (by annotation, by claims)."""
@@ -124,11 +126,17 @@ class PodReader:
             return self._of_books(rows, word)
         documents = read_documents(word)
         specs = pods_of_documents(
-            documents, word, self._every, self._priorities(), self._claims, nodes=self._nodes
+            documents,
+            word,
+            self._every,
+            self._priorities(),
+            self._claims,
+            nodes=self._nodes,
+            workloads=self._books.workloads,
         )
         if specs.passed_over:
             self.warnings.append(f"Passed over: {'; '.join(specs.passed_over)}")
-        self.warnings += [f"Warning: {mistake}" for mistake in specs.mistakes]
+        self.warnings += [f"Warning: {remark}" for remark in specs.remarks]
         return specs.pods, wanted_of(specs.users, self._claims.books.unit)
 
     def _of_books(self, pods: list[PodBatch], source: str) -> tuple[list[PodBatch], list[PodBatch]]:
@@ -181,8 +189,8 @@ class Specs:
     users: list[ClaimsUser] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     """Objects without pods that count, with the reason."""
-    mistakes: list[str] = field(default_factory=list)
-    """Mistakes of pods that count."""
+    remarks: list[str] = field(default_factory=list)
+    """Mistakes of pods that count, and objects that have pods in the cluster already."""
 
 
 def pods_of_documents(
@@ -193,10 +201,12 @@ def pods_of_documents(
     claims: Claims | None = None,
     *,
     nodes: Sequence[NodeState] = (),
+    workloads: Counter[tuple[str, str]] = _NO_WORKLOADS,
 ) -> Specs:
     """Return the pods of manifests; claims and templates of the manifests are added to `claims`.
 
     resource_names: pods by annotation must ask for the first. nodes: for the pods of DaemonSets.
+    workloads: number of existing pods by (namespace, KIND/NAME).
     Raises SettingsError that begins with `source`, also if no pod asks for devices.
     """
     claims = claims or no_claims("there is no cluster")
@@ -224,11 +234,12 @@ def pods_of_documents(
         except WireError as error:
             raise SettingsError(f"{at}: {kind} {name}: {error}") from error
     for item, at in pods:
-        wanted = _wanted(item, at, resource_names, priorities, claims, mistakes=specs.mistakes)
+        wanted = _wanted(item, at, resource_names, priorities, claims, remarks=specs.remarks)
         if item.get("kind") == "DaemonSet":
             wanted = [pod for batch in wanted for pod in _of_daemons(batch, nodes)]
         specs.pods.extend(pod for pod in wanted if isinstance(pod, PodBatch))
         specs.users.extend(pod for pod in wanted if not isinstance(pod, PodBatch))
+        specs.remarks.extend(_already(item, wanted, claims, workloads))
         if not wanted:
             name = str(mapping(item.get("metadata")).get("name") or "")[:253]
             templates = pod_templates(item)
@@ -308,11 +319,11 @@ def _wanted(
     priorities: Priorities,
     claims: Claims,
     *,
-    mistakes: list[str],
+    remarks: list[str],
 ) -> list[PodBatch | ClaimsUser]:
     """Return the pods of an object that ask for devices, a batch for each template.
 
-    Mistakes in requests that count are added to `mistakes`.
+    Mistakes in requests that count are added to `remarks`.
     """
     kind, metadata = str(item.get("kind"))[:80], mapping(item.get("metadata"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
@@ -329,27 +340,46 @@ def _wanted(
             decoded = CLAIMS_PODS.decode(json.dumps(template.pod, default=str).encode())
             if kind != "Pod":
                 own(decoded, Owner(kind=kind, name=name, uid=label, controller=True))
-            names_and_request = request_among(decoded, resource_names)
+            match = request_among(decoded, resource_names)
         except WireError as error:
             raise SettingsError(f"{source}: {error}") from error
-        if names_and_request is None and decoded.spec and decoded.spec.resource_claims:
+        if match is None and decoded.spec and decoded.spec.resource_claims:
             namespace = str(metadata.get("namespace") or claims.namespace())
             user = _user(decoded, namespace, resource_names[0], claims, source)
             if user is not None:
                 priority = _priority(template.pod, priorities, source)
                 wanted.append(replace(user, name=label, count=template.count, priority=priority))
-        elif names_and_request is not None and names_and_request[0] is resource_names[0]:
+        elif match is not None and match[0] == 0:
             batch = PodBatch(
                 label,
-                names_and_request[1],
+                match[1],
                 template.count,
                 demands=demands_of(decoded),
                 priority=_priority(template.pod, priorities, source),
             )
             wanted.append(batch)
             if mistake := misplaced(decoded, batch.request, resource_names[0]):
-                mistakes.append(f"{label}: {mistake}")
+                remarks.append(f"{label}: {mistake}")
     return wanted
+
+
+def _already(
+    item: Mapping[str, object],
+    wanted: Iterable[PodBatch | ClaimsUser],
+    claims: Claims,
+    workloads: Counter[tuple[str, str]],
+) -> Iterator[str]:
+    """Yield the remark on an object that has pods in the cluster already, which keep devices."""
+    batches = [batch for batch in wanted if isinstance(batch, PodBatch)]
+    if batches and workloads:
+        metadata, kind = mapping(item.get("metadata")), item.get("kind")
+        namespace = str(metadata.get("namespace") or claims.namespace())
+        if existing := workloads[namespace, f"{kind}/{metadata.get('name')}"]:
+            count = sum(batch.count or 0 for batch in batches)
+            yield (
+                f"{kind} {metadata.get('name')} has {existing} pods already, which keep their"
+                f" devices: the answer is about {count} more"
+            )
 
 
 def _without_request(templates: Iterable[PodTemplate], names: Names) -> str:

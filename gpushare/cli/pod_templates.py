@@ -4,8 +4,6 @@ An object of any kind is read: wherever a list `containers` is, there is the spe
 number of copies on the way to the spec (`replicas`, `parallelism`, `numOfHosts`) multiplies the
 pods. Two kinds need more: a LeaderWorkerSet counts the leader among `size`, and an InferenceService
 of KServe has the containers of a predictor under names such as `model`.
-
-Tested in `tests/unit/cli/test_pod_templates.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

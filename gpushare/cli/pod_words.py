@@ -1,8 +1,6 @@
 """Find the pods that the words of a command line name: a pod, a workload, or labels.
 
 A workload names pods by its selector, as in `kubectl logs deploy/web`. Reads through kubectl.
-
-Tested in `tests/unit/cli/test_pod_words.py`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,8 +2,6 @@
 
 The API server refuses with `nodes is forbidden: User "jane" cannot list resource "nodes" in API
 group "" at the cluster scope`, which kubectl prints. Standard library alone.
-
-Tested in `tests/unit/cli/test_rights.py`.
 """
 
 import re

@@ -20,6 +20,8 @@ from gpushare.wire.printable import printable
 KIND = "GPUShareRightsizeReport"
 _GIVEN = "gpushare_device_plugin_container_memory_given_bytes"
 _ADVICE = "have it scrape the port health of the device plug-ins (docs/alerts.md)"
+_FEW_SCRAPES = 4
+"""Scrapes of the extender that a pod may last without one of a figure of the device plug-in."""
 _MARGIN = re.compile(r"(\d{1,3})%", re.ASCII)
 _MIB = 2**20
 
@@ -120,11 +122,20 @@ def _sizes_in(window: Window, namespace: str, margin: float, unit_mib: int) -> I
             enough=enough,
             frees=frees,
         )
-    # The extender knows pods whose device plug-in nobody scrapes.
+    # The extender knows pods whose device plug-in nobody scrapes, or that ended before a scrape.
     unmeasured = workloads.keys() - {pod for pod, _ in given}
     if unmeasured:
-        pods_text = f"{len(unmeasured)} of {len(workloads)} pods"
-        window.prometheus.warn(f"{namespace}: no figures of {pods_text}: {_ADVICE}")
+        counts = f"max by (pod) (count_over_time({window.over(HELD, namespace=namespace)}))"
+        samples = window.prometheus.query(f"{counts} <= {_FEW_SCRAPES}")
+        brief = unmeasured & {labels.get("pod", "") for labels, _ in samples}
+        reasons = (
+            (brief, f"they ran too briefly to be measured, for {_FEW_SCRAPES} scrapes at most"),
+            (unmeasured - brief, _ADVICE),
+        )
+        for pods_without, reason in reasons:
+            if pods_without:
+                number = f"{len(pods_without)} of {len(workloads)} pods"
+                window.prometheus.warn(f"{namespace}: no figures of {number}: {reason}")
     for workload in {workloads[pod] for pod in unmeasured} - {key[0] for key in pods_of}:
         pods = [pod for pod in workloads if workloads[pod] == workload]
         yield Size(

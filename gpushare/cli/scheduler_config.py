@@ -73,44 +73,21 @@ def scheduler_config_parser(prog: str) -> Parser:
         " --scheduler-config` reads the same file.",
         epilog="docs/scheduler.md explains the choices and how to hand the file over.",
     )
-    parser.add_argument(
-        "--kubernetes",
-        metavar="RELEASE",
-        help="kube-scheduler's release, from 1.22 to 1.37 (default: the connected cluster's)",
-    )
-    parser.add_argument(
-        "--order",
-        choices=files.ORDERS,
-        default="ours",
-        help="ours: our order of the nodes decides; shared: it is one voice, and preferred affinity"
-        " outweighs it (default: ours)",
-    )
-    parser.add_argument(
-        "--url",
-        default=files.DEFAULT_URL,
-        help=f"where kube-scheduler finds the extender (default: {files.DEFAULT_URL})",
-    )
-    parser.add_argument(
-        "--resource",
-        action="extend",
-        nargs="+",
-        metavar="NAME",
-        help="extended resource that pods ask for, can be repeated (default: aliyun.com/gpu-mem"
-        ", its compute and its percentage)",
-    )
-    parser.add_argument(
-        "--form",
-        choices=files.FORMS,
-        default="",
-        help="for 1.22: policy, a legacy Policy, or config, v1beta2 (default: policy for 1.22)",
-    )
-    parser.add_argument(
-        "--format",
-        choices=files.STYLES,
-        help="yaml has comments (default: json for a Policy, else yaml)",
-    )
-    parser.add_argument(
-        "--all", metavar="FOLDER", help="write all ready-made files into a folder instead"
-    )
+    value = parser.value
+    text = "kube-scheduler's release, from 1.22 to 1.37 (default: the connected cluster's)"
+    value("--kubernetes", "RELEASE", text, None)
+    text = "ours: our order of the nodes decides; shared: it is one voice, and preferred affinity"
+    text += " outweighs it (default: ours)"
+    value("--order", None, text, "ours", choices=files.ORDERS)
+    text = f"where kube-scheduler finds the extender (default: {files.DEFAULT_URL})"
+    value("--url", None, text, files.DEFAULT_URL)
+    text = "extended resource that pods ask for, can be repeated (default: aliyun.com/gpu-mem, its"
+    text += " compute and its percentage)"
+    value("--resource", "NAME", text, None, action="extend", nargs="+")
+    text = "for 1.22: policy, a legacy Policy, or config, v1beta2 (default: policy for 1.22)"
+    value("--form", None, text, choices=files.FORMS)
+    text = "yaml has comments (default: json for a Policy, else yaml)"
+    value("--format", None, text, None, choices=files.STYLES)
+    value("--all", "FOLDER", "write all ready-made files into a folder instead", None)
     add_connection(parser)
     return parser

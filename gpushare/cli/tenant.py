@@ -56,12 +56,12 @@ def _by_pod(pod: Pod, managed_names: Sequence[Names], unit: str) -> PodExplanati
     if not managed_names:
         return answer
     try:
-        names_and_request = request_among(pod, managed_names)
+        match = request_among(pod, managed_names)
     except WireError as error:
         return replace(answer, state="refused", detail=str(error))
-    if names_and_request is None:
+    if match is None:
         raise asks_for_none(pod, managed_names, None)
-    names, request = names_and_request
+    names, request = managed_names[match[0]], match[1]
     shares = observe_pod(pod, names).placement
     return replace(
         answer,

@@ -19,6 +19,7 @@ from gpushare.cli.claims import Claims, no_claims
 from gpushare.cli.cluster_files import resource_of_nodes, resource_of_report
 from gpushare.cli.documents import as_one, dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
+from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.options import connection
 from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.parsers import whatif_parser
@@ -26,7 +27,7 @@ from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster, tolerated
 from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import style_of
-from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
+from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines, some
 from gpushare.commandline import USAGE, columns_of
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.selectors import tolerating
@@ -38,6 +39,7 @@ from gpushare.explain.whatif import what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.inventory import check_unit
+from gpushare.wire.metrics import check_health_url
 from gpushare.wire.printable import printable, wrapped
 from gpushare.yamlfile import read_documents
 
@@ -147,6 +149,10 @@ def _check(options: argparse.Namespace) -> None:
         raise SettingsError("--nodes and --snapshot both say which nodes there are: leave one out")
     if options.as_shared and (options.nodes or options.snapshot):
         raise SettingsError("--as-shared goes with a live cluster, whose nodes have labels")
+    if options.extender:
+        check_health_url(options.extender)
+        if options.nodes or options.snapshot:
+            raise SettingsError("--extender goes with the live cluster of the extender")
     if options.unit:
         check_unit(options.unit)
 
@@ -183,6 +189,8 @@ def _plans(
         namespace=options.extender_namespace,
         as_shared=options.as_shared,
     )
+    if options.extender:
+        _take_holds(options.extender, host)
     why_not = driver_cards.why_not
     if not why_not:
         try:
@@ -197,7 +205,23 @@ def _plans(
         flag = f"--resource {CLASS}" if by_claims else f"--claims {options.claims}"
         raise SettingsError(f"{flag}: {why_not}")
     listed_cluster.check_shared([host])
-    return Plans(host, None, claims_first=False), no_claims(why_not)
+    return Plans(host, None, claims_first=False), no_claims(why_not, kubectl.namespace)
+
+
+def _take_holds(url: str, books: ListedResource) -> None:
+    """Add the places that filter of this extender holds for pending pods."""
+    from gpushare.cli.running_extender import read_held
+
+    holds, why_not = read_held(url, books.names.resource, books.unit)
+    if holds is None:
+        books.notes.append(why_not)
+        return
+    books.held_nodes.update({place.pod.uid: place.node for place in holds})
+    reserved_nodes = {place.node for place in holds if place.reserved_since}
+    if reserved_nodes:
+        books.notes.append(
+            f"free parts of reserved places count as free: {some([*reserved_nodes])}"
+        )
 
 
 def _by_annotation(requested_plans: Sequence[ResourcePlan], plans: Plans) -> list[ResourcePlan]:

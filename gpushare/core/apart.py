@@ -18,12 +18,12 @@ Workloads = dict[int, Mapping[str, tuple[int, ...]]]
 
 def count_pod(
     workloads: Workloads, row: int, request: Request, devices: Iterable[int], sign: int
-) -> bool:
-    """Count a pod on these devices, or, with sign -1, subtract the pod; return whether the pod
-    stays apart. The values of `workloads` are replaced, and never changed.
+) -> None:
+    """Count a pod that stays apart on these devices, or, with sign -1, subtract the pod; ignore any
+    other pod. The values of `workloads` are replaced, and never changed.
     """
     if request.apart is None:
-        return False
+        return
     on_row = dict(workloads.get(row, {}))
     counted = list(on_row.pop(request.apart.workload, ()))
     for device in devices:
@@ -37,7 +37,6 @@ def count_pod(
         workloads[row] = on_row
     else:
         workloads.pop(row, None)
-    return True
 
 
 def rows_with(workloads: Workloads, workload: str) -> npt.NDArray[np.intp]:

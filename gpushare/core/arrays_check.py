@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, charged_units
 from gpushare.core.model import HOST_BOUND, Charge, NodeSpec
-from gpushare.core.snapshot import PODS, REASONS, UNMETERED, ArrayCopies
+from gpushare.core.node_arrays import ArrayCopies
+from gpushare.core.snapshot import PODS, REASONS, UNMETERED
 
 
 def differing_nodes(

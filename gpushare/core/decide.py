@@ -122,7 +122,8 @@ def judge(snapshot: Snapshot, rows: Rows, request: Request) -> Judgement:
     codes = np.where(is_known, FITS, UNKNOWN)
     named = rows if is_known.all() else rows[is_known]
     fits = np.zeros(len(rows), dtype=bool)
-    fits[is_known] = has_devices(feasible(snapshot, named, request), request, snapshot.free, named)
+    room = has_room(snapshot, named, request, pairing=True)
+    fits[is_known] = has_devices(room, request, snapshot.free, named)
     rejected = np.flatnonzero(is_known & ~fits)
     if len(rejected):
         codes[rejected] = _reasons(snapshot, rows[rejected], request)
@@ -164,7 +165,7 @@ def rows_of(snapshot: Snapshot, names: Sequence[str]) -> Rows:
 def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
     """Return whether some node has room for the request now, in CPU and host memory too."""
     rows = np.arange(len(snapshot.names))
-    room = has_devices(feasible(snapshot, rows, request), request, snapshot.free)
+    room = has_devices(has_room(snapshot, rows, request, pairing=True), request, snapshot.free)
     room &= (snapshot.cpu_capacity < 0) | (snapshot.cpu_free >= request.cpu)
     room &= (snapshot.memory_capacity < 0) | (snapshot.memory_free >= request.memory)
     return bool(room.any())
@@ -201,7 +202,7 @@ def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, limit: int) -
         places[~has_percents(snapshot, rows, request)] = 0
     if request.cards != ANY_CARD:
         places = places * has_cards(snapshot, rows, request.cards)
-    if request.excludes_fellows:
+    if request.apart and request.apart.required:
         places = np.minimum(places, fellows(snapshot, rows, request) == 0)
     low, high = np.zeros(len(rows), np.int64), np.full(len(rows), limit, np.int64)
     while (low < high).any():
@@ -246,7 +247,7 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
             missing = amount.needed(percent) - (amount.whole - used[rows])
             missing_percents += -(-np.maximum(missing, 0) * capacity // amount.whole)
     usable = usable & has_cards(snapshot, rows, request.cards)
-    if request.excludes_fellows:
+    if request.apart and request.apart.required:
         missing_percents += fellows(snapshot, rows, request)
     total = np.zeros(len(rows), dtype=np.int64)
     # The largest part first: any other fits where it would have fitted.
@@ -258,18 +259,6 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
         total += lacks[np.arange(len(rows)), device]
         usable[np.arange(len(rows)), device] = False
     return total
-
-
-def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
-    """Return bool (K, D): devices with room for the request, for the given rows.
-
-    A row may hold fewer of them than the request needs devices.
-    """
-    mask = has_room(snapshot, rows, request)
-    paired_devices = snapshot.paired_rows.devices(snapshot, request)
-    if paired_devices is not None:
-        mask &= paired_devices.take(rows, axis=0)
-    return mask
 
 
 def score_rows(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer) -> dict[int, Rows]:
@@ -309,15 +298,8 @@ def score_nodes(
     return {score: [names[place] for place in places] for score, places in scores.items()}
 
 
-def best_row(
-    snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer, among: Bools | None = None
-) -> int | None:
-    """Return the place of the best of the rows, or None if none fits.
-
-    among: bool (len(rows),), the places that may be chosen; None: all.
-    """
-    if among is not None:
-        rows = np.where(among, rows, -1)
+def best_row(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer) -> int | None:
+    """Return the place of the best of the rows, or None if none fits."""
     places, _, best = _values(snapshot, rows, request, scorer)
     return int(places[best]) if len(places) else None
 
@@ -349,7 +331,7 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
     if row is None:
         raise UnknownNode(f"node {node!r} is not known; is it new, or does it share no GPU?")
     rows = np.array([row], dtype=np.intp)
-    mask = feasible(snapshot, rows, request)
+    mask = has_room(snapshot, rows, request, pairing=True)
     if not has_devices(mask, request, snapshot.free, rows)[0]:
         reason = REASONS[int(_reasons(snapshot, rows, request)[0])]
         fine = snapshot.healthy[row]
@@ -375,8 +357,7 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         shares = best_shares(scorer, snapshot, rows, mask, request)
     else:
         shares = ((kept_device, request.units),)
-    chosen = tuple(device for device, _ in shares)
-    return Allocation(node, chosen, tuple(units for _, units in shares))
+    return Allocation(node, shares)
 
 
 def best_shares(
@@ -419,7 +400,7 @@ def _best_devices(
 def take_best(builder: HeldSnapshotBuilder, row: int, request: Request, scorer: Scorer) -> None:
     """Take from the row the devices that bind would choose for the request, if it fits there."""
     rows, snapshot = np.array([row], dtype=np.intp), builder.draft()
-    mask = feasible(snapshot, rows, request)
+    mask = has_room(snapshot, rows, request, pairing=True)
     if has_devices(mask, request, snapshot.free, rows)[0]:
         builder.take(row, best_shares(scorer, snapshot, rows, mask, request), request)
 
@@ -429,8 +410,7 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
 
     rows: where it does not fit now.
     """
-    smallest, capacity = max(request.least, 1), snapshot.capacity[rows]
-    usable = snapshot.open[rows]
+    capacity, usable = snapshot.capacity[rows], snapshot.open[rows]
     shares = usable.any(axis=1)
     if request.cards != ANY_CARD:
         usable = usable & has_cards(snapshot, rows, request.cards)
@@ -452,20 +432,20 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
                 enough = usable & has_percent(snapshot, rows, index, percent)
                 lacks = enough.sum(axis=1) < request.devices
                 codes[memory_fits & lacks] = CODES[Reason(amount.reason)]
-    if request.excludes_fellows:
-        beside_fellows = feasible(snapshot, rows, replace(request, apart=None))
+    if request.apart and request.apart.required:
+        beside_fellows = has_room(snapshot, rows, replace(request, apart=None), pairing=True)
         fits_beside = has_devices(beside_fellows, request, snapshot.free, rows)
         codes[fits_beside] = CODES[Reason.APART]
     if isinstance(snapshot, HeldSnapshot):
         books = snapshot.base
-        without = has_devices(feasible(books, rows, request), request, books.free, rows)
-        codes[without] = CODES[Reason.PROMISED]
+        room = has_room(books, rows, request, pairing=True)
+        codes[has_devices(room, request, books.free, rows)] = CODES[Reason.PROMISED]
     if snapshot.pinned:
         room = has_room(snapshot, rows, request)
         codes[has_devices(room, request, snapshot.free, rows)] = CODES[Reason.WAITS_FOR_PLUGIN]
-    fits_empty = has_devices(usable & (capacity >= smallest), request, capacity)
-    codes[~fits_empty] = CODES[Reason.TOO_MANY_DEVICES]
     large = usable & (capacity >= max(request.units, 1))
+    among = usable & (capacity > 0) if request.split else large
+    codes[~has_devices(among, request, capacity)] = CODES[Reason.TOO_MANY_DEVICES]
     codes[~large.any(axis=1)] = CODES[Reason.TOO_LARGE]
     codes[~usable.any(axis=1)] = CODES[Reason.NOT_WANTED]
     codes[~shares] = CODES[Reason.NO_DEVICE]

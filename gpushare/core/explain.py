@@ -17,6 +17,7 @@ import numpy as np
 from gpushare.core import decide
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
 from gpushare.core.model import ANY_CARD, Pinned, Reason, Request, Shares
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.node_filters import Obstacle, OwnFilters
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import Pods, StepBudget
@@ -24,7 +25,6 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import (
     Ints,
-    NodeArrays,
     Rows,
     Snapshot,
     fellows,
@@ -76,6 +76,8 @@ class Remedy:
     """Resources that the node would still have too little of."""
     cures: tuple[str, ...] = ()
     """The reason why kube-scheduler itself does not use the node has to go."""
+    capacity: tuple[int, ...] = ()
+    """Units of each device of the node."""
 
 
 class PodVerdict(StrEnum):
@@ -239,7 +241,8 @@ def explain(
     rows, possible = _rows(snapshot, accepted_names), _rows(snapshot, [*accepted_names, *curable])
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
     is_wanted = has_cards(snapshot, rows, request.cards)
-    beside_fellows = (fellows(snapshot, rows, request) > 0) & request.excludes_fellows
+    is_apart = request.apart is not None and request.apart.required
+    beside_fellows = (fellows(snapshot, rows, request) > 0) & is_apart
     is_wanted &= ~beside_fellows
     capacity[~has_cards(snapshot, possible, request.cards)] = 0
     unused = snapshot.capacity[rows] - snapshot.used[rows]
@@ -300,7 +303,7 @@ def score_bound_pod(
     names = [name for name in view.names if name]
     scores = decide.score_nodes(view, names, request, ranking)
     rows = np.array([view.row[node]], dtype=np.intp)
-    mask = decide.feasible(view, rows, request)
+    mask = has_room(view, rows, request, pairing=True)
     fits = bool(has_devices(mask, request, view.free, rows)[0])
     values = ranking.score_devices(view, rows, request)[0].tolist()
     chosen = decide.best_shares(ranking, view, rows, mask, request) if fits else ()
@@ -361,7 +364,7 @@ def _split(capacity: Ints, request: Request) -> int:
 
 def _most_devices(capacity: Ints, request: Request) -> int:
     """Return the most devices of one row of (K, D) that are large enough for the request."""
-    large = capacity >= max(request.least, 1)
+    large = capacity >= max(min(request.parts, default=0), 1)
     counts = decide.parts_placed(large, request, capacity) if request.split else large.sum(axis=1)
     return int(counts.max(initial=0))
 
@@ -510,7 +513,14 @@ class _Search:
             for entry in books.entries
             if entry.request.sizes & sizes and entry.charge.pinned is not None
         )
-        return Remedy(books.spec.name, ends, tuple(opens), serves, self._lacks(books, ends))
+        return Remedy(
+            node=books.spec.name,
+            ends=ends,
+            opens=tuple(opens),
+            serves=serves,
+            lacks=self._lacks(books, ends),
+            capacity=books.spec.capacity,
+        )
 
     def _trimmed(self, books: NodeBooks, remedy: Remedy) -> Remedy | None:
         """Return the remedy without its needless parts.

@@ -156,7 +156,8 @@ class LayoutRows:
     """The shapes of nodes by row, except for what NodeArrays counts itself."""
 
     def __init__(self) -> None:
-        self._specs: list[NodeSpec | None] = []
+        self.specs: list[NodeSpec | None] = []
+        """By row, the node as it was set; None for an empty row."""
         self._names: list[str] = []
         self._sorted: list[str] = []
         self._uuids: list[tuple[str, ...]] = []
@@ -178,19 +179,11 @@ class LayoutRows:
         # The names that have come or gone since.
         self._renamed = set[str]()
 
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self._specs)
-
-    def spec(self, row: int) -> NodeSpec | None:
-        """Return the node of the row, as it was set; None for an empty row."""
-        return self._specs[row]
-
     def append(self) -> int:
         """Add an empty row and return its number."""
-        row = len(self._specs)
+        row = len(self.specs)
         self._changed |= _SHAPES | {"uuids"}
-        self._specs.append(None)
+        self.specs.append(None)
         self._names.append("")
         self._uuids.append(())
         if row == len(self._group):
@@ -202,7 +195,7 @@ class LayoutRows:
 
     def set(self, row: int, spec: NodeSpec | None) -> None:
         """Put a node into the row in place of the one there; None leaves the row empty."""
-        before, self._specs[row] = self._specs[row], spec
+        before, self.specs[row] = self.specs[row], spec
         self._rename(row, spec.name if spec else "")
         if spec is None or before is None or spec.uuids != before.uuids:
             self._uuids[row] = spec.uuids if spec else ()
@@ -271,7 +264,7 @@ class LayoutRows:
         self, name: str, row: dict[str, int], width: int, host: npt.NDArray[np.int64]
     ) -> object:
         """Return one field of the layout, except for those that NodeArrays counts."""
-        count = len(self)
+        count = len(self.specs)
         if name == "model":
             known = self._model[:count, :width]
             if known.shape[1] < width:

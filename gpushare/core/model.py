@@ -216,11 +216,6 @@ class Request:
         """Units over all devices: the sum of the pod's limits."""
         return sum(self.split) or self.units * self.devices
 
-    @property
-    def least(self) -> int:
-        """Free units that a device needs for the smallest part of the request."""
-        return self.split[-1] if self.split else self.units
-
     def part(self, units: int) -> "Request":
         """Return the request for one part of so many units on one device."""
         return self.of_parts((units,))
@@ -249,11 +244,6 @@ class Request:
         """Whether the pod takes devices that no other pod uses, and shares them with no pod."""
         amounts = zip(PERCENT_AMOUNTS, self.percents, strict=False)
         return any(amount.is_exclusive and percent >= amount.whole for amount, percent in amounts)
-
-    @property
-    def excludes_fellows(self) -> bool:
-        """Whether devices with pods of the same workload are closed for the pod."""
-        return self.apart is not None and self.apart.required
 
     @property
     def all_percents(self) -> Percents:
@@ -390,17 +380,14 @@ class Allocation:
     """A decision: these units on these devices of this node."""
 
     node: str
-    devices: tuple[int, ...]
-    """By index, sorted."""
-    units: tuple[int, ...]
-    """Of each device."""
+    shares: Shares
     uuids: tuple[str, ...] = ()
     """Of each device, "" for one without; () if none has one."""
 
     @property
-    def shares(self) -> Shares:
-        """(device, units) pairs."""
-        return tuple(zip(self.devices, self.units, strict=True))
+    def devices(self) -> tuple[int, ...]:
+        """The devices by index, sorted."""
+        return tuple(device for device, _ in self.shares)
 
 
 class ObservedPod(NamedTuple):

@@ -48,8 +48,6 @@ def with_term(
 
     A placement on several devices counts by the device with the most pods.
     """
-    if not request.devices or (limit == ANY_NEIGHBOURS and request.apart is None):
-        return scores
     above = fellows(snapshot, rows, request)
     if limit != ANY_NEIGHBOURS:
         parts = limit + 1

@@ -54,6 +54,7 @@ class Pins:
 
     def __init__(self, pairing: Pairing) -> None:
         self._pairing = pairing
+        self.are_kept = pairing is not Pairing.OFF
         self._pins: dict[str, dict[str, Pinned]] = {}
         self._by_identity: set[str] = set()
         self.by_node: dict[str, tuple[Pinned, ...]] = {}
@@ -69,20 +70,19 @@ class Pins:
 
     def add(self, uid: str, charge: Charge, sign: int = 1) -> None:
         """Add the pin of a charge, if any; sign -1: remove the pin."""
-        if charge.pinned is None or self._pairing is Pairing.OFF:
-            return
         pins = self._pins.setdefault(charge.node, {})
-        if sign > 0:
+        if sign < 0:
+            pins.pop(uid, None)
+        elif charge.pinned is not None:
             pins[uid] = charge.request.sizes, charge.pinned
-        else:
-            del pins[uid]
         self._renew(charge.node)
 
     def check(self, uid: str, request: Request, allocation: Allocation) -> None:
-        """Raise InsufficientMemory if the pod would have to wait for an equal one."""
+        """Raise InsufficientMemory if the pod would have to wait for an equal one.
+
+        The node must be in `by_node`.
+        """
         node = allocation.node
-        if node not in self.by_node:
-            return
         pins = self._pins[node].items()
         allowed_devices = paired_devices((pin for owner, pin in pins if owner != uid), request)
         if allowed_devices not in (None, allocation.devices):

@@ -74,10 +74,7 @@ def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
     Devices that pairing excludes are left out.
     """
-    mask = has_room(snapshot, rows, request)
-    paired = snapshot.paired_rows.devices(snapshot, request)
-    if paired is not None:
-        mask &= paired.take(rows, axis=0)
+    mask = has_room(snapshot, rows, request, pairing=True)
     if request.devices > 1:
         mask &= has_devices(mask, request, snapshot.free, rows)[:, None]
     return mask
@@ -106,8 +103,8 @@ class CachedScores:
     """The cached scores of a kind of request, for one generation; immutable."""
 
     generation: int
-    kind: Kind
-    """The kind of the last request; other kinds may share the scores."""
+    request: Request
+    """The last request; other kinds may share the scores."""
     shapes: ShapesSeen
     best: Floats
     """float64 (V, N): the value of the best device; V is 1, or 2 for devices in use and idle."""
@@ -182,7 +179,7 @@ class Ranking:
     @property
     def recent_kinds(self) -> tuple[Kind, ...]:
         """The kinds with cached scores, in the order of their last use."""
-        return tuple(dict.fromkeys(scores.kind for scores in list(self._memo.values())))
+        return tuple(dict.fromkeys(scores.request.kind for scores in list(self._memo.values())))
 
     def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
         """Score the kind of the request in advance, with a pause after each step."""
@@ -216,7 +213,7 @@ class Ranking:
 
         The values are not cached.
         """
-        scores = self._value(snapshot, rows, _scored(request))
+        scores = self._value(snapshot, rows, request)
         if self._prices is None:
             return scores
         priced = self._priced(snapshot, request)
@@ -251,8 +248,9 @@ class Ranking:
 
     def _kind(self, snapshot: Snapshot, request: Request) -> _Key:
         """Return the cache key of the request, for snapshots like this one."""
-        # With CPU and memory nearly every pod would be a kind.
-        kind = replace(request, cpu=0, memory=0).kind if self._ignores_host else request.kind
+        kind = request.kind
+        if self._ignores_host:  # with CPU and memory nearly every pod would be a kind
+            kind = (*kind[:2], 0, 0, *kind[4:])
         # Pairing distinguishes pods by the sizes of the containers.
         return kind, request.sizes if snapshot.pinned else _UNPAIRED
 
@@ -302,7 +300,7 @@ class Ranking:
         patterns = None if scored.takes is None else PatternRows.of(scored.takes)
         return CachedScores(
             generation=snapshot.generation,
-            kind=request.kind,
+            request=request,
             shapes=ShapesSeen.of(snapshot, self._keys),
             best=scored.best,
             devices=scored.devices,
@@ -313,7 +311,9 @@ class Ranking:
         self, cached: CachedScores, snapshot: Snapshot, rows: Rows, request: Request
     ) -> CachedScores:
         """Return the cached scores with fresh scores for these rows."""
-        fresh = self._score(snapshot, rows, request)
+        fresh, shapes = self._score(snapshot, rows, request), cached.shapes
+        if shapes.capacity is not snapshot.capacity:
+            shapes = ShapesSeen.of(snapshot, self._keys)
         # Rows are only added: that of a node that goes is used again.
         more = len(snapshot.names) - cached.best.shape[1]
         best, devices = (
@@ -326,8 +326,8 @@ class Ranking:
             patterns = patterns.patched(rows, fresh.takes, more)
         return CachedScores(
             generation=snapshot.generation,
-            kind=request.kind,
-            shapes=ShapesSeen.of(snapshot, self._keys),
+            request=request,
+            shapes=shapes,
             best=best,
             devices=devices,
             takes=patterns,
@@ -336,15 +336,15 @@ class Ranking:
     def _score(
         self, snapshot: Snapshot, rows: Rows, request: Request, pause: Pause | None = None
     ) -> _Scored:
-        parts, scored_request = [], _scored(request)
+        parts = []
         for start in range(0, len(rows) or 1, _STEP):
             step = rows[start : start + _STEP]
             fits = self._fits(snapshot, step, request)
             if request.split:
-                fits &= has_room(snapshot, step, scored_request)
+                fits &= has_room(snapshot, step, request.part(request.units))
             scores = np.full(fits.shape, -np.inf)
             if fits.any():
-                np.copyto(scores, self._value(snapshot, step, scored_request), where=fits)
+                np.copyto(scores, self._value(snapshot, step, request), where=fits)
             if self._prices is None:
                 by_state, takes = scores[None], None
             else:
@@ -358,12 +358,16 @@ class Ranking:
 
     def _value(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the policy's scores with the term of neighbours."""
-        limit = self.neighbours if request.neighbours is None else request.neighbours
-        if memory_percent(request.percents):
+        if request.split:
+            request = request.part(request.units)
+        if request.percents and memory_percent(request.percents):
             scores = self._by_size(snapshot, rows, request)
         else:
             scores = self.policy.score(snapshot, rows, request)
-        return with_term(scores, snapshot, rows, request, limit)
+        limit = self.neighbours if request.neighbours is None else request.neighbours
+        if request.devices and (limit != ANY_NEIGHBOURS or request.apart is not None):
+            scores = with_term(scores, snapshot, rows, request, limit)
+        return scores
 
     def _by_size(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return the policy's scores of a request that is charged other units on each size of
@@ -387,7 +391,8 @@ class Ranking:
         """Return the request for the prices of the whole cluster: a percentage of memory counts as
         on most cards.
         """
-        request = _scored(request)
+        if request.split:
+            request = request.part(request.units)
         if not memory_percent(request.percents):
             return request
         capacity, size = self._typical
@@ -395,11 +400,6 @@ class Ranking:
             size = typical_size(common_sizes(snapshot.capacity))
             self._typical = snapshot.capacity, size
         return replace(request, units=charged_units(request.units, request.percents, size))
-
-
-def _scored(request: Request) -> Request:
-    """Return the request to score: of a split request the largest part."""
-    return request.part(request.units) if request.split else request
 
 
 def _keep_last(memo: dict[_Key, _T], kind: _Key, value: _T, max_kinds: int) -> None:

@@ -33,19 +33,22 @@ class Callers:
         """Return whether a caller with these names in the certificate may call."""
         return not self.names or bool(self.names & certificate)
 
-    def allows_host(self, host: str) -> bool:
-        """Return whether a caller may send this Host header; "" (no header) is allowed."""
-        if self.hosts is None or not host:  # every browser sends one
-            return True
-        if len(host) > _MAX_NAME_LENGTH + len("[]:65535"):
+
+def is_this_machine(host: str, names: frozenset[str] = frozenset()) -> bool:
+    """Return whether a Host header has one of the names or an address of loopback; "" (no header)
+    passes.
+    """
+    if not host:  # every browser sends one
+        return True
+    if len(host) > _MAX_NAME_LENGTH + len("[]:65535"):
+        return False
+    if host.startswith("["):
+        name, bracket, _ = host[1:].lower().partition("]")
+        if not bracket:
             return False
-        if host.startswith("["):
-            name, bracket, _ = host[1:].lower().partition("]")
-            if not bracket:
-                return False
-        else:
-            name = host.lower().partition(":")[0]
-        return name in self.hosts or is_loopback(name)
+    else:
+        name = host.lower().partition(":")[0]
+    return name in names or is_loopback(name)
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:

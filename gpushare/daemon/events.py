@@ -13,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from gpushare.daemon.part import Part
@@ -23,13 +23,12 @@ from gpushare.errors import (
     ApiUnavailable,
     WireError,
 )
-from gpushare.kube.api import Api
+from gpushare.kube.api import Api, merge_patch
 from gpushare.logline import Line
 from gpushare.turns import Turns
 from gpushare.wire.codec import check_kind
 from gpushare.wire.events import (
     CONTROLLER,
-    MERGE_PATCH,
     NOTE_LIMIT,
     ObjectReference,
     encode_event,
@@ -271,33 +270,28 @@ class NullRecorder:
         """Do nothing."""
 
 
+@dataclass(eq=False)
 class Recorder(Part):
     """Writes events of the process called `instance`."""
 
-    def __init__(
-        self,
-        api: Api,
-        instance: str,
-        *,
-        controller: str = CONTROLLER,
-        clock: Callable[[], float] = time.monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
-        queued: int = QUEUED,
-    ) -> None:
-        self._api = api
-        self._instance = instance
-        self._controller = controller
-        self._clock = clock
-        self._wall_ns = wall_ns
-        self._queue = FairQueue(queued, min(queued, QUEUED_OF_ONE))
+    api: Api
+    instance: str
+    _: KW_ONLY
+    controller: str = CONTROLLER
+    clock: Callable[[], float] = time.monotonic
+    wall_ns: Callable[[], int] = time.time_ns
+    queued: int = QUEUED
+
+    def __post_init__(self) -> None:
+        self._queue = FairQueue(self.queued, min(self.queued, QUEUED_OF_ONE))
         self._stamping = threading.Lock()
         self._stamp = 0
         self._dropped = 0
         self._aggregator = EventAggregator()
-        self._bucket = Bucket(clock())
+        self._bucket = Bucket(self.clock())
         self._sent = self._failed = 0
         self._failures = 0
-        self._rested_at = clock()
+        self._rested_at = self.clock()
         # By namespace: (refusals in a row, time of the last refusal).
         self._refusals: dict[str, tuple[int, float]] = {}
         self._off_logged = False
@@ -321,7 +315,7 @@ class Recorder(Part):
         if not regarding.is_sound:
             return
         with self._stamping:
-            self._stamp = max(self._wall_ns(), self._stamp + 1)
+            self._stamp = max(self.wall_ns(), self._stamp + 1)
             stamp, note = self._stamp, note[:NOTE_LIMIT]
             event = PendingEvent(regarding, reason, action, note, warning, stamp, details)
             if not self._queue.put(regarding.event_namespace, event):
@@ -362,7 +356,7 @@ class Recorder(Part):
                 log.exception(Line("event failed", reason=event.reason))
 
     def _handle(self, event: PendingEvent) -> None:
-        now = self._clock()
+        now = self.clock()
         refusals, last = self._refusals.get(event.regarding.event_namespace, (0, now))
         if refusals >= _REFUSALS and now < last + _OFF:
             self._failed += 1
@@ -370,7 +364,7 @@ class Recorder(Part):
         step = self._aggregator.take(event, now)
         if step is None:
             return
-        while (pause := self._bucket.take_or_wait(self._clock())) > 0:
+        while (pause := self._bucket.take_or_wait(self.clock())) > 0:
             if self._stopping.wait(pause):
                 return
         try:
@@ -387,14 +381,8 @@ class Recorder(Part):
         """Send the write once. Raises ApiError. An event that exists was written before."""
         event, regarding = step.event, step.event.regarding
         if isinstance(step, Patch):
-            answer = self._api.request(
-                "PATCH",
-                events_path(regarding, step.name),
-                body=encode_series(step.count, event.stamp),
-                content_type=MERGE_PATCH,
-                timeout=_TIMEOUT,
-            )
-            _check(answer)
+            path, series = events_path(regarding, step.name), encode_series(step.count, event.stamp)
+            _check(merge_patch(self.api, path, series, _TIMEOUT))
             return
         note = event.note
         if event.details is not None:
@@ -407,11 +395,11 @@ class Recorder(Part):
             note=note,
             warning=event.warning,
             stamp=event.stamp,
-            instance=self._instance,
-            controller=self._controller,
+            instance=self.instance,
+            controller=self.controller,
         )
         try:
-            _check(self._api.request("POST", events_path(regarding), body=body, timeout=_TIMEOUT))
+            _check(self.api.request("POST", events_path(regarding), body=body, timeout=_TIMEOUT))
         except ApiConflict:
             return
 
@@ -419,7 +407,7 @@ class Recorder(Part):
         """Return the details after a rest, so that requests keep most of the interpreter; "" if
         the details fail, which must not lose the event.
         """
-        self._stopping.wait(max(0.0, self._rested_at - self._clock()))
+        self._stopping.wait(max(0.0, self._rested_at - self.clock()))
         begin = time.thread_time()
         try:
             return details()
@@ -428,13 +416,13 @@ class Recorder(Part):
             return ""
         finally:
             rest = min(_MAX_REST, (time.thread_time() - begin) * _REST)
-            self._rested_at = self._clock() + rest
+            self._rested_at = self.clock() + rest
 
     def _write_failed(self, event: PendingEvent, error: ApiError) -> None:
         self._failed += 1
         self._aggregator.forget(event)
         if error.refusal == _FORBIDDEN:
-            namespace, now = event.regarding.event_namespace, self._clock()
+            namespace, now = event.regarding.event_namespace, self.clock()
             recent = {
                 name: refusal for name, refusal in self._refusals.items() if now < refusal[1] + _OFF
             }

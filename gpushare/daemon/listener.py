@@ -19,14 +19,13 @@ from typing import cast
 from urllib.parse import parse_qs
 
 from gpushare.addresses import is_loopback
-from gpushare.daemon.callers import Callers
+from gpushare.daemon.callers import is_this_machine
 from gpushare.daemon.representations import Representations
 from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.health")
 
 _Accepted = socket.socket | tuple[bytes, socket.socket]  # socketserver's own type for TCP and UDP
-_LOOPBACK = Callers(hosts=frozenset())
 _MAX_OPEN = 64
 _PIECE = 1 << 16
 
@@ -62,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         loopback.
         """
         peer = str(self.client_address[0]).removeprefix("::ffff:")
-        return is_loopback(peer) and _LOOPBACK.allows_host(self.headers.get("Host", ""))
+        return is_loopback(peer) and is_this_machine(self.headers.get("Host", ""))
 
     def do_GET(self) -> None:
         """Answer."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from gpushare.device_plugin import identity
 from gpushare.device_plugin.cards import NodeCards, uuid_of, uuids_of
@@ -204,6 +204,7 @@ class CandidateFinder:
         return pods, changes, unread
 
 
+@dataclass(eq=False)
 class Allocator:
     """Decides what each container gets; several threads may call it.
 
@@ -212,24 +213,17 @@ class Allocator:
     of other cards than the granted ones.
     """
 
-    def __init__(
-        self,
-        pods: Pods,
-        pod_devices: Callable[[], identity.PodDevices],
-        cards: Callable[[], NodeCards],
-        *,
-        record: Callable[[], Iterable[CheckpointEntry]] = tuple,
-        other_card_ids: Callable[[Served], None] = lambda served: None,
-        clock: Callable[[], float] = time.monotonic,
-        max_wait: float = MAX_WAIT,
-    ) -> None:
-        self._pods = pods
-        self._finder = CandidateFinder(pods, pod_devices, clock)
-        self._cards = cards
-        self._record = record
-        self._other_card_ids = other_card_ids
-        self._clock = clock
-        self._max_wait = max_wait
+    pods: Pods
+    pod_devices: Callable[[], identity.PodDevices]
+    cards: Callable[[], NodeCards]
+    _: KW_ONLY
+    record: Callable[[], Iterable[CheckpointEntry]] = tuple
+    other_card_ids: Callable[[Served], None] = lambda served: None
+    clock: Callable[[], float] = time.monotonic
+    max_wait: float = MAX_WAIT
+
+    def __post_init__(self) -> None:
+        self._finder = CandidateFinder(self.pods, self.pod_devices, self.clock)
         self._lock = threading.Lock()
         self._state = AllocationState()
 
@@ -262,7 +256,7 @@ class Allocator:
 
         Raises RequestRefused. Makes no call unless the kubelet did not ask for preferred ids.
         """
-        cards = self._cards()
+        cards = self.cards()
         unknown_ids = [device for device in ids if cards.by_uuid(uuid_of(device)) is None]
         if unknown_ids or not ids:
             raise RequestRefused(
@@ -291,7 +285,7 @@ class Allocator:
         with self._lock:
             self._state.note(requested_ids, decided)
         if not uuids_of(requested_ids) <= decided.grant.uuids:
-            self._other_card_ids(served)
+            self.other_card_ids(served)
         return served
 
     def certain(self, ids: Collection[str]) -> bool:
@@ -325,13 +319,13 @@ class Allocator:
 
         Raises RequestRefused.
         """
-        deadline = self._clock() + self._max_wait
+        deadline = self.clock() + self.max_wait
         read_again = False
         self._settle()
         while True:
             search = self._finder.find(units, *self._past())
-            decision = identity.decide(search.candidates, units, self._cards())
-            remaining = deadline - self._clock()
+            decision = identity.decide(search.candidates, units, self.cards())
+            remaining = deadline - self.clock()
             if isinstance(decision, Decided):
                 # Known from the watch only: the kubelet may mean a pod that the watch lacks so far.
                 if search.by_kubelet or remaining <= 0:
@@ -350,7 +344,7 @@ class Allocator:
             else:
                 # The process before this one may have served the pod.
                 self.learn(self._recorded() or ())
-            self._pods.wait(search.changes, min(remaining, _AGAIN))
+            self.pods.wait(search.changes, min(remaining, _AGAIN))
 
     def _past(self) -> tuple[set[identity.ContainerKey], set[str]]:
         """Return (containers that have had an answer, uids of pods that had an error)."""
@@ -376,7 +370,7 @@ class Allocator:
     def _recorded(self) -> Sequence[CheckpointEntry] | None:
         """Return the kubelet's record, or None if the record cannot be read."""
         try:
-            return tuple(self._record())
+            return tuple(self.record())
         except GpuShareError as error:
             log.warning(Line("what the kubelet has given out is not known", error=error))
             return None
@@ -388,7 +382,7 @@ class Allocator:
 
         The kubelet then asks for no preferred ids.
         """
-        pods, _ = self._pods.now()
+        pods, _ = self.pods.now()
         with self._lock:
             served = dict(self._state.served)
         reusing = []
@@ -413,7 +407,7 @@ class Allocator:
     def _decided(
         self, candidates: Sequence[ContainerCandidate], units: int, preface: str = ""
     ) -> Decided:
-        decision = identity.decide(candidates, units, self._cards())
+        decision = identity.decide(candidates, units, self.cards())
         if isinstance(decision, identity.Undecided):
             raise _refused(decision, preface)
         return decision

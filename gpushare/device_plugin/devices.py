@@ -8,14 +8,14 @@ Tested in `tests/integration/test_device_plugin.py` and `tests/integration/test_
 
 import contextlib
 import ctypes
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+import msgspec
 import pynvml  # type: ignore[import-untyped]  # it has no annotations
 
 from gpushare.core.model import ALL_CORES
@@ -30,10 +30,8 @@ log = logging.getLogger("gpushare.devices")
 SM_WINDOW_SECONDS = 10.0
 """Age of the oldest sample of the SMs that counts."""
 
-_MOST_MIB = 2**31 - 1
 _LONGEST_FILE = 1 << 20
-"""Characters of a devices file that are read; a longer one is cut off, and so is no JSON."""
-_KEYS = {"uuid", "index", "memoryMiB", "model", "healthy"}
+"""Bytes of a devices file that are read; a longer one is cut off, and so is no JSON."""
 
 _UNINITIALIZED = (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _NOT_HAD = (
@@ -84,6 +82,22 @@ class GpuSource(Protocol):
         ...
 
 
+class _FileGpu(msgspec.Struct, forbid_unknown_fields=True):
+    """A GPU in a devices file."""
+
+    uuid: str
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_DEVICES)]
+    mib: Annotated[int, msgspec.Meta(gt=0, le=2**31 - 1)] = msgspec.field(name="memoryMiB")
+    model: str = ""
+    healthy: bool = True
+
+
+class _DevicesFile(msgspec.Struct):
+    """A devices file."""
+
+    devices: list[_FileGpu]
+
+
 class FileSource:
     """GPUs by a file, which is read again each time; a malformed file changes nothing."""
 
@@ -115,33 +129,19 @@ class FileSource:
 
     def _parsed(self) -> Sequence[DetectedGpu]:
         try:
-            with self._path.open(encoding="utf-8") as file:
-                document: Any = json.loads(file.read(_LONGEST_FILE))
-        except (OSError, ValueError, RecursionError) as error:
-            raise SettingsError(f"devices-file: {self._path} cannot be read: {error}") from error
-        if not isinstance(document, dict) or not isinstance(document.get("devices"), list):
-            raise SettingsError(f"devices-file: {self._path} is not of the form {FILE_FORMAT}")
+            with self._path.open("rb") as file:
+                document = msgspec.json.decode(file.read(_LONGEST_FILE), type=_DevicesFile)
+        except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
+            raise SettingsError(
+                f"devices-file: {self._path} cannot be read: {error}; its form is {FILE_FORMAT}"
+            ) from error
+        sick = Problem(Fault.FILE, "the devices file says that it is not healthy")
         return [
-            self._device(item, f"devices-file: {self._path}: devices[{number}]")
-            for number, item in enumerate(document["devices"])
+            DetectedGpu(
+                gpu.uuid, gpu.index, gpu.mib, gpu.model, problem=None if gpu.healthy else sick
+            )
+            for gpu in document.devices
         ]
-
-    def _device(self, item: Any, path: str) -> DetectedGpu:  # noqa: ANN401 -- parsed JSON
-        if not isinstance(item, dict) or not item.keys() <= _KEYS:
-            raise SettingsError(f"{path} must be an object with {', '.join(sorted(_KEYS))}")
-        uuid, model = item.get("uuid"), item.get("model", "")
-        index, memory = item.get("index"), item.get("memoryMiB")
-        healthy = item.get("healthy", True)
-        if not isinstance(uuid, str) or not isinstance(model, str):
-            raise SettingsError(f"{path}: uuid and model must be text")
-        if type(index) is not int or not 0 <= index < MAX_DEVICES:
-            raise SettingsError(f"{path}.index must be a whole number from 0 to {MAX_DEVICES - 1}")
-        if type(memory) is not int or not 0 < memory <= _MOST_MIB:
-            raise SettingsError(f"{path}.memoryMiB must be a whole number from 1 to {_MOST_MIB}")
-        if type(healthy) is not bool:
-            raise SettingsError(f"{path}.healthy must be true or false")
-        problem = Problem(Fault.FILE, "the devices file says that it is not healthy")
-        return DetectedGpu(uuid, index, memory, model, problem=None if healthy else problem)
 
 
 @dataclass(frozen=True, slots=True)

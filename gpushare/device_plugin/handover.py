@@ -12,7 +12,7 @@ import logging
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from gpushare.errors import SettingsError
@@ -159,6 +159,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, match.groups())) if match else ()
 
 
+@dataclass(eq=False)
 class Handover:
     """The chosen strategy. root: folder of the node's files. setting: a strategy, or auto. kind: of
     the CDI devices. by_nvml: whether the devices are NVIDIA's, not those of a file. passes_nodes:
@@ -166,22 +167,15 @@ class Handover:
     memory.
     """
 
-    def __init__(
-        self,
-        setting: str,
-        kind: str,
-        root: Path,
-        *,
-        by_nvml: bool = True,
-        passes_nodes: bool,
-        needs_limits: bool,
-    ) -> None:
-        self._by_nvml = by_nvml
-        self._setting = setting
-        self._kind = kind
-        self._root = root
-        self._passes_nodes = passes_nodes
-        self._needs_limits = needs_limits
+    setting: str
+    kind: str
+    root: Path
+    _: KW_ONLY
+    by_nvml: bool = True
+    passes_nodes: bool
+    needs_limits: bool
+
+    def __post_init__(self) -> None:
         self._runtime = self._kubelet = ""
         self._cdi_cache: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
         self.choice = DeviceList("envvar", "nothing has been looked at yet")
@@ -196,18 +190,18 @@ class Handover:
         """
         self._runtime, self._kubelet = runtime or self._runtime, kubelet or self._kubelet
         setup = Setup(
-            toolkit=read_toolkit(self._root),
+            toolkit=read_toolkit(self.root),
             cdi=self._cdi_devices(),
-            kind=self._kind,
-            by_nvml=self._by_nvml,
+            kind=self.kind,
+            by_nvml=self.by_nvml,
             runtime=self._runtime,
             kubelet=self._kubelet,
         )
         last_choice = self.choice
-        self.choice = choose(self._setting, setup, devices, needs_limits=self._needs_limits)
+        self.choice = choose(self.setting, setup, devices, needs_limits=self.needs_limits)
         # A CDI file has the device nodes, and devices of a file have none.
-        has_no_nodes = self.choice.strategy.startswith("cdi-") or not self._by_nvml
-        self.control_nodes = None if has_no_nodes or not self._passes_nodes else self._present()
+        has_no_nodes = self.choice.strategy.startswith("cdi-") or not self.by_nvml
+        self.control_nodes = None if has_no_nodes or not self.passes_nodes else self._present()
         if self.choice != last_choice:
             level = logging.WARNING if self.choice.problem else logging.INFO
             log.log(
@@ -228,7 +222,7 @@ class Handover:
     def _cdi_devices(self) -> CdiDevices:
         """Return the devices that the CDI files name; only changed files are read again."""
         entries: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
-        for path, stamp in _cdi_files(self._root):
+        for path, stamp in _cdi_files(self.root):
             entry = self._cdi_cache.get(path)
             is_same = entry is not None and entry[0] == stamp
             entries[path] = entry if entry and is_same else (stamp, self._devices_in(path))
@@ -242,7 +236,7 @@ class Handover:
 
     def _devices_in(self, path: Path) -> CdiDevices:
         try:
-            return read_cdi(path, self._kind)
+            return read_cdi(path, self.kind)
         except SettingsError as error:
             log.warning(Line("CDI file not read", error=error))
             return CdiDevices()

@@ -19,7 +19,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from gpushare.daemon.loop import Loop
 from gpushare.device_plugin.cards import DetectedGpu, Fault, NodeCards, Problem, make_cards
@@ -149,38 +149,33 @@ def _rank(xid: int) -> int:
     return 2 if xid in RESET_ALWAYS else 0 if xid in PASSING else 1
 
 
+@dataclass(eq=False)
 class Health:
     """The cards. recover: seconds without a further Xid error after which a card is healthy again,
     if that error passes by itself.
 
-    changed: called after each change, with the cards before and after.
+    on_change: called after each change, with the cards before and after.
     """
 
-    def __init__(
-        self,
-        source: GpuSource,
-        unit: str,
-        reserve_mib: int | None,
-        *,
-        recover: float,
-        on_change: Callable[[NodeCards, NodeCards], None] = lambda before, after: None,
-        clock: Callable[[], float] = time.monotonic,
-        poll: float = POLL_SECONDS,
-    ) -> None:
+    source: GpuSource
+    unit: str
+    reserve_mib: int | None
+    _: KW_ONLY
+    recover: float
+    on_change: Callable[[NodeCards, NodeCards], None] = lambda before, after: None
+    clock: Callable[[], float] = time.monotonic
+    poll: float = POLL_SECONDS
+
+    def __post_init__(self) -> None:
         """Read the cards a first time. Raises SettingsError."""
-        self._source = source
-        self._unit = unit
-        self._reserve_mib = reserve_mib
-        self._changed = on_change
-        self._clock = clock
-        self._last: Sequence[DetectedGpu] = tuple(source.read())
+        self._last: Sequence[DetectedGpu] = tuple(self.source.read())
         self._first = [replace(gpu, problem=None) for gpu in self._last]
-        self._diagnoses = [Diagnosis(recover) for _ in self._first]
+        self._diagnoses = [Diagnosis(self.recover) for _ in self._first]
         self._cards = self._judged()
         self._version = 0
         self._news = threading.Condition()
         self._judging = threading.Lock()
-        self._read_at = self._answered_at = clock()
+        self._read_at = self._answered_at = self.clock()
         self._read_before = {gpu.uuid for gpu in self._last if not _is_unreadable(gpu)}
         """Uuids of the cards that this process could read."""
         self._watched_before: set[str] = set()
@@ -191,12 +186,12 @@ class Health:
         self._waits_since = math.inf
         self._unwatched: Mapping[str, str] = {}
         failed = "devices not looked at; tried again"
-        self._reads = Loop("devices", self.refresh, poll, log=log, failed=failed)
+        self._reads = Loop("devices", self.refresh, self.poll, log=log, failed=failed)
         # Each in another thread: the first two may hang in the driver.
         self._loops = (
             self._reads,
             Loop("xids", self.watch, _FIRST_PAUSE, log=log, failed=failed, at_once=True),
-            Loop("device silence", self.check_silence, poll, log=log, failed=failed),
+            Loop("device silence", self.check_silence, self.poll, log=log, failed=failed),
         )
         self._report(None, self._cards)
 
@@ -238,7 +233,7 @@ class Health:
         read can be read any more. A new process does not help if NVML has never told a card's
         memory.
         """
-        silent = self._clock() - self._answered_at
+        silent = self.clock() - self._answered_at
         if silent <= DEAD_SECONDS:
             return ""
         return f"nothing is told of any GPU for {silent / 60:.0f} min: {self._why()}"
@@ -248,10 +243,10 @@ class Health:
 
         A card without errors to wait for since the start, as in a vGPU guest, is no reason.
         """
-        silent = self._clock() - self._read_at
+        silent = self.clock() - self._read_at
         if silent > SILENCE_SECONDS:
             return f"the GPUs are not read for {silent:.0f} s: {self._why()}"
-        if self._clock() > self._waits_since + SILENCE_SECONDS:
+        if self.clock() > self._waits_since + SILENCE_SECONDS:
             return "errors of GPUs are not seen: the driver does not answer"
         if self._watch_failure:
             return self._watch_failure
@@ -271,14 +266,14 @@ class Health:
     def refresh(self) -> None:
         """Read the cards once; called by one thread."""
         try:
-            gpus = tuple(self._source.read())
+            gpus = tuple(self.source.read())
         except SettingsError as error:
             if str(error) != self._failure:
                 log.warning(Line("devices not read", error=error))
             self._failure = str(error)
             return
         self._failure = ""
-        self._read_at = self._clock()
+        self._read_at = self.clock()
         unreadable = [gpu for gpu in gpus if _is_unreadable(gpu)]
         self._read_before |= {gpu.uuid for gpu in gpus if not _is_unreadable(gpu)}
         never_read = [gpu for gpu in unreadable if gpu.uuid and gpu.uuid not in self._read_before]
@@ -297,16 +292,16 @@ class Health:
         with self._judging:
             for first, diagnosis in zip(self._first, self._diagnoses, strict=True):
                 if uuid in (first.uuid, first.parent):
-                    diagnosis.on_xid(xid, self._clock())
+                    diagnosis.on_xid(xid, self.clock())
             if not self._is_silent():  # else the last read says nothing of the other cards
                 self._take(self._judged())
         self._reads.wake()
 
     def watch(self, seconds: float = _XID_WAIT) -> float:
         """Wait for errors of the cards for these seconds; return the seconds to pause."""
-        self._waits_since = self._clock()
+        self._waits_since = self.clock()
         try:
-            errors = self._source.xids(seconds)
+            errors = self.source.xids(seconds)
         except SettingsError as error:
             if str(error) != self._watch_failure:
                 log.warning(Line("errors of GPUs are not seen; tried again", error=error))
@@ -318,7 +313,7 @@ class Health:
         if self._watch_failure:
             log.info("errors of GPUs are seen again")
         self._watch_failure, self._watch_failures = "", 0
-        failing = dict(self._source.unwatched)
+        failing = dict(self.source.unwatched)
         for first in self._first:  # the errors of a MIG instance are those of its GPU
             if first.parent in failing:
                 failing[first.uuid] = failing[first.parent]
@@ -345,7 +340,7 @@ class Health:
                 self._take(replace(self._cards, all=cards))
 
     def _is_silent(self) -> bool:
-        return self._clock() > self._read_at + SILENCE_SECONDS
+        return self.clock() > self._read_at + SILENCE_SECONDS
 
     def _why(self) -> str:
         problems = {str(gpu.problem) for gpu in self._last if gpu.problem}
@@ -353,7 +348,7 @@ class Health:
 
     def _judged(self) -> NodeCards:
         """Return the cards by the last read. Raises SettingsError at the first read alone."""
-        now = self._clock()
+        now = self.clock()
         by_uuid = {gpu.uuid: gpu for gpu in self._last if gpu.uuid}
         nameless = {gpu.index: gpu for gpu in self._last if not gpu.uuid}
         problems = []
@@ -379,7 +374,7 @@ class Health:
             replace(gpu, problem=problem)
             for gpu, problem in zip(_named(self._first), problems, strict=True)
         ]
-        return make_cards(gpus, self._unit, self._reserve_mib, uncounted)
+        return make_cards(gpus, self.unit, self.reserve_mib, uncounted)
 
     def _completed(self, place: int, by_uuid: Mapping[str, DetectedGpu]) -> bool:
         """Fill in the uuid and the size of a card that could not be read before.
@@ -398,7 +393,7 @@ class Health:
             grown = [*self._first]
             grown[place] = replace(current, index=first.index, problem=None)
             try:
-                make_cards(_named(grown), self._unit, self._reserve_mib)
+                make_cards(_named(grown), self.unit, self.reserve_mib)
             except SettingsError:
                 return False
             self._first = grown
@@ -413,7 +408,7 @@ class Health:
             self._version += 1
             self._news.notify_all()
         self._report(before, cards)
-        self._changed(before, cards)
+        self.on_change(before, cards)
 
     def _report(self, before: NodeCards | None, after: NodeCards) -> None:
         """Log what has changed."""

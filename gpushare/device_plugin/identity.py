@@ -258,11 +258,13 @@ def decide(
         if isinstance(grant, str):
             return Undecided(grant, len(contenders) > 1, str(candidate))
         grants.append(grant)
-    # A wrong limit of compute is worse than none; the requested memory is safe for each.
-    if len({grant.cores for grant in grants}) > 1:
-        grants = [replace(grant, cores=0) for grant in grants]
-    if len({(grant.whole_cards, grant.memory_limit) for grant in grants}) > 1:
-        grants = [replace(grant, whole_cards=False, memory_limit=0) for grant in grants]
+    # A wrong limit of compute is worse than none; the smallest limit of memory is safe for each.
+    cores = grants[0].cores if len({grant.cores for grant in grants}) == 1 else 0
+    whole_cards = all(grant.whole_cards for grant in grants)
+    limit = min(grant.memory_limit for grant in grants)
+    grants = [
+        replace(grant, cores=cores, whole_cards=whole_cards, memory_limit=limit) for grant in grants
+    ]
     if any(grant != grants[0] for grant in grants):
         texts = [
             f"{candidate} ({grant})" for candidate, grant in zip(contenders, grants, strict=True)

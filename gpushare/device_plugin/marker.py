@@ -15,7 +15,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from gpushare.daemon.loop import Loop
@@ -26,13 +26,13 @@ from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.server import SAYS
 from gpushare.device_plugin.start_check import StartCheck, WrongDevices
 from gpushare.errors import ApiError, ApiUnreachable, GpuShareError
-from gpushare.kube.api import Api
+from gpushare.kube.api import Api, merge_patch
 from gpushare.logline import Line
 from gpushare.wire.given_annotation import write_given
+from gpushare.wire.pods import pod_path
 
 log = logging.getLogger("gpushare.pods")
 
-_MERGE_PATCH = "application/merge-patch+json"
 _TIMEOUT = 5.0
 _REJECTED = "UnexpectedAdmissionError"
 _RETRY = 2.0
@@ -43,38 +43,29 @@ _ANOTHER = frozenset({404, 409, 422})
 """Statuses that mean that the pod is gone: a uid that is not the object's is 422, or 409."""
 
 
+@dataclass(eq=False)
 class Marker(Loop):
     """The thread. tell: called once for each container with wrong devices. clear: called with all
     pods before each look. look_too: called with the kubelet's record at each look; raises
     GpuShareError.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        pods: Pods,
-        allocator: Allocator,
-        check: StartCheck,
-        *,
-        tell: Callable[[WrongDevices], None],
-        clear: Callable[[Iterable[NodePod]], None] = lambda pods: None,
-        look_too: Callable[[Sequence[CheckpointEntry]], None] = lambda record: None,
-        interval: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    api: Api
+    pods: Pods
+    allocator: Allocator
+    check: StartCheck
+    _: KW_ONLY
+    tell: Callable[[WrongDevices], None]
+    clear: Callable[[Iterable[NodePod]], None] = lambda pods: None
+    look_too: Callable[[Sequence[CheckpointEntry]], None] = lambda record: None
+    interval: float = 30.0
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         super().__init__("marks", self.step, _RETRY, log=log, failed="pods not looked at")
-        self._api = api
-        self._pods = pods
-        self._allocator = allocator
-        self._check = check
-        self._tell = tell
-        self._clear = clear
-        self._look_too = look_too
-        self._look_every = interval
-        self._clock = clock
         self._reported: set[tuple[str, str]] = set()
         self._marked: set[str] = set()
-        self._look_at = clock() + _FIRST_LOOK
+        self._look_at = self.clock() + _FIRST_LOOK
         self._mark_at = 0.0
         self._failures = 0
         self.wrong_containers = 0
@@ -85,10 +76,10 @@ class Marker(Loop):
 
         While marks fail, the pauses grow, however many pods are served meanwhile.
         """
-        now = self._clock()
+        now = self.clock()
         if now >= self._look_at:
-            is_synced = self._pods.listed
-            self._look_at = now + (self._look_every if is_synced else _FIRST_LOOK)
+            is_synced = self.pods.listed
+            self._look_at = now + (self.interval if is_synced else _FIRST_LOOK)
             if is_synced:
                 self.look()
         if now >= self._mark_at:
@@ -100,29 +91,29 @@ class Marker(Loop):
 
     def look(self) -> None:
         """Compare the answers to containers with the Bindings of the pods."""
-        pods = self._pods.now()[0].values()
-        self._clear(pods)
+        pods = self.pods.now()[0].values()
+        self.clear(pods)
         alive = {pod.ref.uid for pod in pods}
-        self._allocator.forget(alive)
+        self.allocator.forget(alive)
         self._marked &= alive
         try:
-            record = self._check.record()
-            wrongs = [wrong for entry in record if (wrong := self._check.wrong(entry))]
-            self._look_too(record)
+            record = self.check.record()
+            wrongs = [wrong for entry in record if (wrong := self.check.wrong(entry))]
+            self.look_too(record)
         except GpuShareError as error:
             log.warning(Line("not compared what containers have", error=error))
             return
-        self._allocator.learn(entry for entry in record if entry.uid in alive)
+        self.allocator.learn(entry for entry in record if entry.uid in alive)
         self.wrong_containers = len(wrongs)
         wrong_containers = {(wrong.pod.ref.uid, wrong.container) for wrong in wrongs}
         for wrong in wrongs:
             if (wrong.pod.ref.uid, wrong.container) not in self._reported:
                 log.error(Line("wrong device", found=wrong))
-                self._tell(wrong)
+                self.tell(wrong)
         self._reported = wrong_containers
         for pod, units_by_uuid in _beside(wrongs):
             try:
-                self._annotate(pod, write_given(units_by_uuid, self._pods.names))
+                self._annotate(pod, write_given(units_by_uuid, self.pods.names))
             except ApiError as error:
                 log.warning(Line("not told what it was given", pod=pod.ref, error=error))
                 if isinstance(error, ApiUnreachable):
@@ -131,12 +122,12 @@ class Marker(Loop):
     def mark_all(self) -> bool:
         """Mark all pods that are due; return whether one could not be marked now."""
         failed = False
-        for pod in self._pods.now()[0].values():
+        for pod in self.pods.now()[0].values():
             is_done = pod.ended or pod.assigned or pod.ref.uid in self._marked
-            if is_done or not pod.gpu_containers or not self._allocator.complete(pod):
+            if is_done or not pod.gpu_containers or not self.allocator.complete(pod):
                 continue
             try:
-                self._annotate(pod, {self._pods.names.assigned: "true"})
+                self._annotate(pod, {self.pods.names.assigned: "true"})
                 self._marked.add(pod.ref.uid)
             except ApiError as error:
                 if error.refusal in _ANOTHER:
@@ -151,13 +142,7 @@ class Marker(Loop):
     def _annotate(self, pod: NodePod, annotations: Mapping[str, str]) -> None:
         """Write annotations. Raises ApiError."""
         change = {"metadata": {"uid": pod.ref.uid, "annotations": annotations}}
-        self._api.request(
-            "PATCH",
-            f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}",
-            body=json.dumps(change).encode(),
-            content_type=_MERGE_PATCH,
-            timeout=_TIMEOUT,
-        )
+        merge_patch(self.api, pod_path(pod.ref), json.dumps(change).encode(), _TIMEOUT)
 
 
 def _beside(wrongs: Sequence[WrongDevices]) -> Iterator[tuple[NodePod, Mapping[str, int]]]:
@@ -208,7 +193,7 @@ class RejectedPods:
         """Delete the pod if the uid is the same, a controller owns the pod, and the pod failed
         without a plug-in.
         """
-        path = f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}"
+        path = pod_path(pod.ref)
         document: Any = json.loads(self.api.request("GET", path, timeout=_TIMEOUT))
         if not isinstance(document, dict):
             return
@@ -222,11 +207,7 @@ class RejectedPods:
             and SAYS not in message
             and any(owner.get("controller") for owner in owners)
         ):
-            options = {
-                "apiVersion": "v1",
-                "kind": "DeleteOptions",
-                "preconditions": {"uid": pod.ref.uid},
-            }
-            body = json.dumps(options).encode()
-            self.api.request("DELETE", path, body=body, timeout=_TIMEOUT)
+            preconditions = {"uid": pod.ref.uid}
+            options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
+            self.api.request("DELETE", path, body=json.dumps(options).encode(), timeout=_TIMEOUT)
             log.info(Line("deleted, as no device plug-in was there for it", pod=pod.ref))

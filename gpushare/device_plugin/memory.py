@@ -18,7 +18,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -177,58 +177,51 @@ class UsageFigures:
     """The time of the look, by the clock of `Memory`."""
 
 
+@dataclass(eq=False)
 class Memory(Loop):
     """The thread: NVML may hang, so no other work is done here. record: returns the kubelet's
     record; raises GpuShareError. tell: called once for each container that uses more than allowed,
     or has a limit that does not hold.
     """
 
-    def __init__(
-        self,
-        source: MemorySource,
-        cgroups: Cgroups,
-        pods: Pods,
-        record: Callable[[], Sequence[CheckpointEntry]],
-        cards: Callable[[], NodeCards],
-        *,
-        tell: Callable[[ContainerUse], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    source: MemorySource
+    cgroups: Cgroups
+    pods: Pods
+    record: Callable[[], Sequence[CheckpointEntry]]
+    cards: Callable[[], NodeCards]
+    _: KW_ONLY
+    tell: Callable[[ContainerUse], None]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         failed = "memory of containers not looked at"
         super().__init__("memory", self.look, EVERY_SECONDS, log=log, failed=failed)
-        self._source = source
-        self._cgroups = cgroups
-        self._pods = pods
-        self._record = record
-        self._cards = cards
-        self._tell = tell
-        self._clock = clock
-        self._seen = UsageFigures(at=clock())
+        self._seen = UsageFigures(at=self.clock())
         self._reported: set[tuple[str, str, str, bool]] = set()
         self._silent: set[str] = set()
 
     def seen(self) -> UsageFigures:
         """Return the last look, or an empty one if that is too long ago."""
         figures = self._seen
-        return figures if self._clock() <= figures.at + STALE_SECONDS else UsageFigures()
+        return figures if self.clock() <= figures.at + STALE_SECONDS else UsageFigures()
 
     def look(self) -> None:
         """Read the use of memory, and report use above the grant. Raises GpuShareError."""
-        pods = {pod.ref.uid: pod for pod in self._pods.now()[0].values() if not pod.ended}
-        cards = self._cards()
+        pods = {pod.ref.uid: pod for pod in self.pods.now()[0].values() if not pod.ended}
+        cards = self.cards()
         used, percents, of_cards = self._used(pods, cards)
         uses = tuple(self._uses(pods, cards, used))
         compute_uses = tuple(
             ComputeUse(pods[uid], container, card, min(percent, ALL_CORES))
             for (uid, container, card), percent in percents.items()
         )
-        self._seen = UsageFigures(uses, compute_uses, of_cards, self._clock())
+        self._seen = UsageFigures(uses, compute_uses, of_cards, self.clock())
         self._reported = {key for key in self._reported if key[0] in pods}
         for use in uses:
             key = (use.pod.ref.uid, use.container, use.uuid, use.exceeded)
             if (use.exceeded or use.enforced is False) and key not in self._reported:
                 self._reported.add(key)
-                self._tell(use)
+                self.tell(use)
 
     def _used(
         self, pods: Mapping[str, NodePod], cards: NodeCards
@@ -246,7 +239,7 @@ class Memory(Loop):
         of_cards: dict[str, int] = {}
         for card in cards.all:
             try:
-                memory = self._source.memory(card.uuid)
+                memory = self.source.memory(card.uuid)
                 if memory.used > memory.total:
                     raise SettingsError(
                         f"NVML says that {memory.used} of {memory.total} bytes are used"
@@ -256,9 +249,9 @@ class Memory(Loop):
                 continue
             self._silent.discard(card.uuid)
             of_cards[card.uuid] = memory.used
-            by_pid = self._source.sm_percents(card.uuid)
+            by_pid = self.source.sm_percents(card.uuid)
             for pid, size in memory.by_process.items():
-                owner = owners.get(self._cgroups.container(pid))
+                owner = owners.get(self.cgroups.container(pid))
                 if owner:
                     place = (*owner, card.uuid)
                     before = used.get(place, 0)
@@ -271,10 +264,10 @@ class Memory(Loop):
     def _uses(
         self, pods: Mapping[str, NodePod], cards: NodeCards, used: Mapping[_Place, int | None]
     ) -> Iterator[ContainerUse]:
-        record = [(entry, parse_answer(entry.response)) for entry in self._record()]
+        record = [(entry, parse_answer(entry.response)) for entry in self.record()]
         folders: Mapping[str, Path] = {}
         if any(driver_limit(answer) for _, answer in record):
-            folders = self._cgroups.folders()
+            folders = self.cgroups.folders()
             if not folders:
                 self._log_once(
                     "cgroups",
@@ -291,14 +284,9 @@ class Memory(Loop):
             )
             if pod is None or not isinstance(grant, Grant):
                 continue
-            ids = [
-                container_id
-                for container_id, name in (pod.container_names or {}).items()
-                if name == entry.container
-            ]
-            folder = next(
-                (folders[container_id] for container_id in ids if container_id in folders), None
-            )
+            names = pod.container_names or {}
+            own_ids = (id_ for id_, name in names.items() if name == entry.container)
+            folder = next((folders[id_] for id_ in own_ids if id_ in folders), None)
             for card in cards.all:
                 granted_bytes, allowed_bytes = (
                     limited.limit_of(card.uuid) * cards.unit_mib * _MIB
@@ -311,24 +299,22 @@ class Memory(Loop):
                 if size is None:
                     size = used.get((entry.uid, entry.container, card.uuid))
                 if size is not None:
-                    kind = isolation_of(answer)
-                    use = ContainerUse(
+                    yield ContainerUse(
                         pod=pod,
                         container=entry.container,
                         uuid=card.uuid,
                         granted=granted_bytes,
                         used=size,
                         allowed=allowed_bytes,
-                        isolation=kind,
+                        isolation=isolation_of(answer),
                         told_limit=limit,
                         limit=nvml_limit,
                     )
-                    yield use
 
     def _limit(self, uuid: str, folder: Path) -> tuple[int | None, int | None]:
         """Return (limit, used) of a cgroup on a card; None if NVML does not tell."""
         try:
-            return self._source.limit(uuid, folder)
+            return self.source.limit(uuid, folder)
         except SettingsError as error:
             self._log_once(f"limits on {uuid}", str(error))
             return None, None

@@ -3,7 +3,8 @@
 Tested in `tests/integration/test_device_plugin.py`.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -11,11 +12,41 @@ from prometheus_client.metrics_core import Metric
 
 from gpushare import __version__
 from gpushare.device_plugin.cards import NodeCards
-from gpushare.device_plugin.memory import UsageFigures
+from gpushare.device_plugin.memory import ComputeUse, ContainerUse, UsageFigures
 
+_CARD, _USE = ("device", "uuid"), ("namespace", "pod", "container", "uuid")
+"""Labels of the gauges of cards, and of containers on cards."""
+_PLUGIN = "gpushare_device_plugin_"
+_ENFORCED = "gpushare_memory_limit_enforced"
+_HELP = {
+    f"{_PLUGIN}device_healthy": "1 where the card is well; 0: the events of the node and of its"
+    " pods say why",
+    f"{_PLUGIN}device_problem": "1 for each card that is not well, by what is wrong",
+    f"{_PLUGIN}device_unwatched": "1 for each card whose errors the driver does not report to us;"
+    " the log says why",
+    f"{_PLUGIN}device_memory_bytes": "Memory given out in units",
+    f"{_PLUGIN}device_memory_used_bytes": "Memory of the card in use, by whomever, as NVML tells",
+    f"{_PLUGIN}uncounted_devices": "GPUs that were added and count after a restart of the device"
+    " plug-in",
+    f"{_PLUGIN}wrong_containers": "Containers that were told of other devices than their pods were"
+    " bound to; delete the pods that have an event GPUShareWrongDevice",
+    f"{_PLUGIN}compute_unenforced_containers": "Containers that ask for a part of a card's compute"
+    " and were told no limit of it; their pods have an event GPUShareComputeNotLimited",
+    f"{_PLUGIN}pods": "Pods of this node that ask for device memory, as far as they are known",
+    f"{_PLUGIN}container_memory_used_bytes": "Memory that the container's processes use on the"
+    " card, as NVML tells",
+    f"{_PLUGIN}container_memory_given_bytes": "Memory that the container was given on the card",
+    f"{_PLUGIN}container_sm_percent": "Percent of the card's SMs that the container's processes"
+    " use, by NVML's last sample",
+    _ENFORCED: "1 where NVML shows that the container's limit holds, 0 where it shows that it does"
+    " not",
+    "gpushare_build_info": "Version",
+}
+"""The help of the gauges."""
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0)
 
 
+@dataclass(eq=False)
 class PluginMetrics:
     """The registry of one process.
 
@@ -24,22 +55,15 @@ class PluginMetrics:
     compute_unenforced: the number of containers with compute and without a limit of compute.
     """
 
-    def __init__(
-        self,
-        cards: Callable[[], NodeCards],
-        wrong: Callable[[], int],
-        pods: Callable[[], int],
-        memory: Callable[[], UsageFigures] = UsageFigures,
-        unwatched: Callable[[], Collection[str]] = tuple,
-        *,
-        compute_unenforced: Callable[[], int] = int,
-    ) -> None:
-        self._cards = cards
-        self._wrong = wrong
-        self._pods = pods
-        self._memory = memory
-        self._unwatched = unwatched
-        self._compute_unenforced = compute_unenforced
+    cards: Callable[[], NodeCards]
+    wrong: Callable[[], int]
+    pods: Callable[[], int]
+    memory: Callable[[], UsageFigures] = UsageFigures
+    unwatched: Callable[[], Collection[str]] = tuple
+    _: KW_ONLY
+    compute_unenforced: Callable[[], int] = int
+
+    def __post_init__(self) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._calls = Counter(
@@ -71,113 +95,56 @@ class PluginMetrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
-        """Return the gauges; called by the registry."""
-        cards = self._cards()
-        labels = ("device", "uuid")
-        healthy = GaugeMetricFamily(
-            "gpushare_device_plugin_device_healthy",
-            "1 where the card is well; 0: the events of the node and of its pods say why",
-            labels=labels,
-        )
-        problem = GaugeMetricFamily(
-            "gpushare_device_plugin_device_problem",
-            "1 for each card that is not well, by what is wrong",
-            labels=(*labels, "fault"),
-        )
-        unseen = GaugeMetricFamily(
-            "gpushare_device_plugin_device_unwatched",
-            "1 for each card whose errors the driver does not report to us; the log says why",
-            labels=labels,
-        )
-        uncounted = GaugeMetricFamily(
-            "gpushare_device_plugin_uncounted_devices",
-            "GPUs that were added and count after a restart of the device plug-in",
-            value=len(cards.uncounted),
-        )
-        unwatched = self._unwatched()
-        memory = GaugeMetricFamily(
-            "gpushare_device_plugin_device_memory_bytes", "Memory given out in units", labels=labels
-        )
-        for card in cards.all:
-            place = (str(card.index), card.uuid)
-            healthy.add_metric(place, float(card.healthy))
-            if card.problem:
-                problem.add_metric((*place, card.problem.fault), 1.0)
-            if card.uuid in unwatched:
-                unseen.add_metric(place, 1.0)
-            memory.add_metric(place, card.unit_count * cards.unit_mib * 2.0**20)
-        build = GaugeMetricFamily("gpushare_build_info", "Version", labels=("version",))
-        build.add_metric((__version__,), 1)
-        wrong = GaugeMetricFamily(
-            "gpushare_device_plugin_wrong_containers",
-            "Containers that were told of other devices than their pods were bound to; delete the"
-            " pods that have an event GPUShareWrongDevice",
-            value=self._wrong(),
-        )
-        compute = GaugeMetricFamily(
-            "gpushare_device_plugin_compute_unenforced_containers",
-            "Containers that ask for a part of a card's compute and were told no limit of it; their"
-            " pods have an event GPUShareComputeNotLimited",
-            value=self._compute_unenforced(),
-        )
-        pods = GaugeMetricFamily(
-            "gpushare_device_plugin_pods",
-            "Pods of this node that ask for device memory, as far as they are known",
-            value=self._pods(),
-        )
-        return (
-            healthy,
-            problem,
-            unseen,
-            uncounted,
-            memory,
-            wrong,
-            compute,
-            pods,
-            build,
-            *_memory(self._memory(), cards),
-        )
+        """Yield the gauges; called by the registry."""
+        cards, figures, unwatched = self.cards(), self.memory(), self.unwatched()
+        place_of: dict[str, tuple[str, ...]]
+        place_of = {card.uuid: (str(card.index), card.uuid) for card in cards.all}
+        unit_bytes = cards.unit_mib * 2.0**20
+        for name, by_uuid in (
+            ("device_healthy", {card.uuid: card.healthy for card in cards.all}),
+            ("device_unwatched", {uuid: 1 for uuid in unwatched if uuid in place_of}),
+            (
+                "device_memory_bytes",
+                {card.uuid: card.unit_count * unit_bytes for card in cards.all},
+            ),
+            (
+                "device_memory_used_bytes",
+                {uuid: used for uuid, used in figures.cards.items() if uuid in place_of},
+            ),
+        ):
+            of_cards = {place_of[uuid]: sample for uuid, sample in by_uuid.items()}
+            yield _gauge(f"{_PLUGIN}{name}", of_cards, _CARD)
+        problems = {(*place_of[c.uuid], str(c.problem.fault)): 1 for c in cards.all if c.problem}
+        yield _gauge(f"{_PLUGIN}device_problem", problems, (*_CARD, "fault"))
+        for name, number in (
+            ("uncounted_devices", len(cards.uncounted)),
+            ("wrong_containers", self.wrong()),
+            ("compute_unenforced_containers", self.compute_unenforced()),
+            ("pods", self.pods()),
+        ):
+            yield _gauge(f"{_PLUGIN}{name}", {(): number})
+        yield _gauge("gpushare_build_info", {(__version__,): 1}, ("version",))
+        # The node's GPU pods and cards bound the labels of these.
+        uses, compute_uses = figures.uses, figures.compute_uses
+        limited = {_labels(use): use.enforced for use in uses if use.enforced is not None}
+        yield _gauge(_ENFORCED, limited, _USE)
+        for name, of_containers in (
+            ("container_memory_used_bytes", {_labels(use): use.used for use in uses}),
+            ("container_memory_given_bytes", {_labels(use): use.granted for use in uses}),
+            ("container_sm_percent", {_labels(use): use.percent for use in compute_uses}),
+        ):
+            yield _gauge(f"{_PLUGIN}{name}", of_containers, _USE)
 
 
-def _memory(figures: UsageFigures, cards: NodeCards) -> Iterable[Metric]:
-    """Return the gauges of use; the node's GPU pods and cards bound the labels."""
-    by_card = GaugeMetricFamily(
-        "gpushare_device_plugin_device_memory_used_bytes",
-        "Memory of the card in use, by whomever, as NVML tells",
-        labels=("device", "uuid"),
-    )
-    for card in cards.all:
-        if card.uuid in figures.cards:
-            by_card.add_metric((str(card.index), card.uuid), figures.cards[card.uuid])
-    labels = ("namespace", "pod", "container", "uuid")
-    used = GaugeMetricFamily(
-        "gpushare_device_plugin_container_memory_used_bytes",
-        "Memory that the container's processes use on the card, as NVML tells",
-        labels=labels,
-    )
-    granted = GaugeMetricFamily(
-        "gpushare_device_plugin_container_memory_given_bytes",
-        "Memory that the container was given on the card",
-        labels=labels,
-    )
-    enforced = GaugeMetricFamily(
-        "gpushare_memory_limit_enforced",
-        "1 where NVML shows that the container's limit holds, 0 where it shows that it does not",
-        labels=labels,
-    )
-    for use in figures.uses:
-        values = (use.pod.ref.namespace, use.pod.ref.name, use.container, use.uuid)
-        used.add_metric(values, use.used)
-        granted.add_metric(values, use.granted)
-        if use.enforced is not None:
-            enforced.add_metric(values, float(use.enforced))
-    compute = GaugeMetricFamily(
-        "gpushare_device_plugin_container_sm_percent",
-        "Percent of the card's SMs that the container's processes use, by NVML's last sample",
-        labels=labels,
-    )
-    for compute_use in figures.compute_uses:
-        ref = compute_use.pod.ref
-        values = (ref.namespace, ref.name, compute_use.container, compute_use.uuid)
-        compute.add_metric(values, compute_use.percent)
-    return (by_card, used, granted, enforced, compute)
+def _gauge(
+    name: str, samples: Mapping[tuple[str, ...], float], labels: tuple[str, ...] = ()
+) -> Metric:
+    """Return a gauge with a sample for each value of the labels."""
+    gauge = GaugeMetricFamily(name, _HELP[name], labels=labels)
+    for values, sample in samples.items():
+        gauge.add_metric(values, float(sample))
+    return gauge
+
+
+def _labels(use: ContainerUse | ComputeUse) -> tuple[str, ...]:
+    return use.pod.ref.namespace, use.pod.ref.name, use.container, use.uuid

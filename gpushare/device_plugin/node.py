@@ -12,13 +12,14 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from gpushare.core.model import ALL_CORES
 from gpushare.daemon.loop import Loop
 from gpushare.device_plugin.cards import NodeCards
 from gpushare.errors import AnnotationError, ApiError, WireError
-from gpushare.kube.api import Api
+from gpushare.kube.api import Api, merge_patch
 from gpushare.logline import Line
 from gpushare.wire.annotations import Names
 from gpushare.wire.device_list import DEVICE_LIST, DeviceList, encode_device_list
@@ -30,55 +31,46 @@ log = logging.getLogger("gpushare.node")
 LABEL = "gpushare"
 CGPU_LABEL = "cgpu.disable.isolation"
 
-_MERGE_PATCH = "application/merge-patch+json"
 _TIMEOUT = 5.0
 
 
+@dataclass(eq=False)
 class NodeWriter(Loop):
     """The thread. cards: returns the present cards. interval: seconds until the Node is read again.
     advertise_cores: whether compute is written; if not, an earlier value stays. look: returns the
     strategy of handing over devices for (container runtime, kubelet) in the Node's status.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        node: str,
-        names: Names,
-        cards: Callable[[], NodeCards],
-        interval: float = 30.0,
-        *,
-        look: Callable[[str, str], DeviceList],
-        advertise_cores: bool = True,
-    ) -> None:
+    api: Api
+    node: str
+    names: Names
+    cards: Callable[[], NodeCards]
+    interval: float = 30.0
+    _: KW_ONLY
+    look: Callable[[str, str], DeviceList]
+    advertise_cores: bool = True
+
+    def __post_init__(self) -> None:
         failed = "node not written"
-        super().__init__("node", self.step, interval, log=log, failed=failed, at_once=True)
-        self._api = api
-        self._node = node
-        self._path = f"/api/v1/nodes/{node}"
-        self._names = names
-        self._cards = cards
-        self._advertise_cores = advertise_cores
-        self._look = look
+        super().__init__("node", self.step, self.interval, log=log, failed=failed, at_once=True)
+        self._path = f"/api/v1/nodes/{self.node}"
         self.written = threading.Event()
         """Set by the first write."""
         self._failures = 0
-        self.uid = ""
-        """The uid of the Node; "" before the first read."""
         self.cgpu_disabled = False
         """Whether the label of the node says so; read with the Node."""
 
     def problem(self) -> str:
         """Return why the extender does not know the cards, or ""."""
-        return "" if self.written.is_set() else f"node {self._node} has not been written yet"
+        return "" if self.written.is_set() else f"node {self.node} has not been written yet"
 
     def step(self) -> float | None:
         """Write the cards; return the seconds to the next try if that failed."""
         try:
-            self._write(self._cards())
+            self._write(self.cards())
         except (ApiError, WireError) as error:
             self._failures += 1
-            log.warning(Line("node not written", node=self._node, error=error))
+            log.warning(Line("node not written", node=self.node, error=error))
             return min(self._interval, 0.5 * 2.0 ** min(self._failures, 6))
         self.written.set()
         self._failures = 0
@@ -86,37 +78,36 @@ class NodeWriter(Loop):
 
     def _write(self, cards: NodeCards) -> None:
         """Write the values that differ from the Node's. Raises ApiError, WireError."""
-        body = self._api.request("GET", self._path, timeout=_TIMEOUT)
-        node = OWN_NODES.decode_answer(body, "", self._node)
+        body = self.api.request("GET", self._path, timeout=_TIMEOUT)
+        node = OWN_NODES.decode_answer(body, "", self.node)
         metadata = node.metadata or Metadata()
-        self.uid = metadata.uid or ""
         labels = metadata.labels or {}
         self.cgpu_disabled = labels.get(CGPU_LABEL) == "true"
-        before = (metadata.annotations or {}).get(self._names.inventory)
+        before = (metadata.annotations or {}).get(self.names.inventory)
         inventory = cards.inventory()
         with suppress(AnnotationError):  # one that cannot be read names no cards
             inventory = inventory.after(decode_inventory(before or ""))
         text = encode_inventory(inventory)
         annotated = before == text
         if not annotated or labels.get(LABEL) != "true":
-            change = {"annotations": {self._names.inventory: text}, "labels": {LABEL: "true"}}
+            change = {"annotations": {self.names.inventory: text}, "labels": {LABEL: "true"}}
             self._patch(self._path, {"metadata": change})
-            log.info(Line("inventory written", node=self._node, devices=len(cards.all)))
-        self._write_amount(node, self._names.count, len(cards.all))
+            log.info(Line("inventory written", node=self.node, devices=len(cards.all)))
+        self._write_amount(node, self.names.count, len(cards.all))
         # An admission policy of an earlier release lets only the inventory and the count through.
-        if self._advertise_cores:
+        if self.advertise_cores:
             try:
-                self._write_amount(node, self._names.cores, ALL_CORES * len(cards.all))
+                self._write_amount(node, self.names.cores, ALL_CORES * len(cards.all))
             except ApiError as error:
-                log.warning(Line("compute not advertised", node=self._node, error=error))
+                log.warning(Line("compute not advertised", node=self.node, error=error))
         info = (node.status and node.status.node_info) or NodeInfo()
-        device_list = self._look(info.container_runtime_version or "", info.kubelet_version or "")
+        device_list = self.look(info.container_runtime_version or "", info.kubelet_version or "")
         text = encode_device_list(device_list)
         if (metadata.annotations or {}).get(DEVICE_LIST) != text:
             try:
                 self._patch(self._path, {"metadata": {"annotations": {DEVICE_LIST: text}}})
             except ApiError as error:
-                log.warning(Line("device list not written", node=self._node, error=error))
+                log.warning(Line("device list not written", node=self.node, error=error))
 
     def _write_amount(self, node: Node, resource: str, amount: int) -> None:
         """Write capacity and allocatable, unless both say so. Raises ApiError."""
@@ -130,10 +121,4 @@ class NodeWriter(Loop):
         )
 
     def _patch(self, path: str, change: dict[str, Any]) -> None:
-        self._api.request(
-            "PATCH",
-            path,
-            body=json.dumps(change).encode(),
-            content_type=_MERGE_PATCH,
-            timeout=_TIMEOUT,
-        )
+        merge_patch(self.api, path, json.dumps(change).encode(), _TIMEOUT)

@@ -5,15 +5,16 @@ Pure. The spec has the amounts, the annotations of the Binding have the devices.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from gpushare.core.amounts import COMPUTE, DEVICE_AMOUNTS, SHARE
 from gpushare.core.model import MAX_UNITS, Given, PodRef, Request, Shares
-from gpushare.errors import WireError
+from gpushare.errors import AnnotationError, WireError
 from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
+from gpushare.wire.device_request import container_sums
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.objects import Pod, PodSpec, PodStatus, StartedPodStatus
-from gpushare.wire.pods import gpu_units, has_ended, pod_ref, request_of
+from gpushare.wire.pods import has_ended, pod_ref, request_of
 from gpushare.wire.whole_card import has_whole_cards
 
 
@@ -98,8 +99,15 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
     status = pod.status or PodStatus()
     metadata = pod.metadata
     annotations = (metadata and metadata.annotations) or {}
-    gpu_containers, total, uuids, problem = _given(pod, annotations, names)
-    request = Request() if problem else request_of(pod, names)
+    containers = tuple(container for _, container in _gpu_containers(pod, names))
+    request, uuids, problem = Request(), dict[int, str](), ""
+    try:
+        request = request_of(pod, names)
+        if containers:
+            containers, uuids = _placed(pod, annotations, request, names)
+    except WireError as error:
+        # The API server checks quantities, so the count of devices makes no sense.
+        problem = str(error)
     container_names = {}
     if isinstance(status, StartedPodStatus):
         statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
@@ -110,74 +118,43 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
         }
     return NodePod(
         ref=ref,
-        gpu_containers=gpu_containers,
-        total=total,
+        gpu_containers=containers,
+        total=request.total,
         uuids=uuids,
         problem=problem,
         ended=has_ended(pod),
         terminating=bool(metadata and metadata.deletion_timestamp),
         started=status.start_time is not None,
         assigned=annotations.get(names.assigned) == "true",
-        extra_devices=read_given(annotations, total or MAX_UNITS, names),
+        extra_devices=read_given(annotations, request.total or MAX_UNITS, names),
         container_names=container_names or None,
-        whole_cards=has_whole_cards(annotations, request, names),
+        whole_cards=not problem and has_whole_cards(annotations, request, names),
         memory_limit=request.memory_limit,
     )
 
 
-def _given(
-    pod: Pod, annotations: Mapping[str, str], names: Names
-) -> tuple[tuple[GpuContainer, ...], int, dict[int, str], str]:
-    """Return (the containers that ask, total, uuids, problem)."""
-    try:
-        request = request_of(pod, names)
-        containers = tuple(container for _, container in _gpu_containers(pod, names))
-    except WireError as error:
-        # The API server checks quantities, so the count of devices makes no sense.
-        return tuple(container for _, container in _gpu_containers(pod, names)), 0, {}, str(error)
-    if not containers:
-        return (), 0, {}, ""
-    shares = placement(annotations, request, names)
-    if shares is None:
-        problem = (
-            f"its annotations {names.idx} and {names.allocation} name no device that can be used"
-        )
-        return (
-            containers,
-            request.total,
-            {},
-            f"{problem}; it was not bound by the gpushare extender",
-        )
-    if sum(units for _, units in shares) != request.total:
-        problem = f"its annotations {names.idx} and {names.allocation} contradict each other"
-        return containers, request.total, {}, problem
-    uuids = device_uuids(annotations, shares, names)
-    if uuids is None:
-        return (
-            containers,
-            request.total,
-            {},
-            f"its annotation {names.uuids} does not match {names.idx}",
-        )
-    uuid_by_index = dict(zip([index for index, _ in shares], uuids, strict=True)) if uuids else {}
-    placed_containers = _placed(pod, shares, container_shares(annotations, request, names), names)
-    for container in placed_containers:
-        if sum(units for _, units in container.shares) != container.units:
-            problem = (
-                f"its annotations give a container less than the {container.units} units asked"
-            )
-            return containers, request.total, {}, problem
-    return placed_containers, request.total, uuid_by_index, ""
-
-
 def _placed(
-    pod: Pod, shares: Shares, grants: Mapping[int, Mapping[int, int]], names: Names
-) -> tuple[GpuContainer, ...]:
-    """Return the containers with their shares: by the map, else device after device.
+    pod: Pod, annotations: Mapping[str, str], request: Request, names: Names
+) -> tuple[tuple[GpuContainer, ...], dict[int, str]]:
+    """Return (the containers with their shares, the uuids by device index): by the map, else device
+    after device. Raises AnnotationError.
 
     Sidecars and init containers have no place in the map. Sidecars have the units outside the map;
     later containers use the units of an init container again.
     """
+    shares = placement(annotations, request, names)
+    if shares is None:
+        raise AnnotationError(
+            f"its annotations {names.idx} and {names.allocation} name no device that can be used;"
+            " it was not bound by the gpushare extender"
+        )
+    if sum(units for _, units in shares) != request.total:
+        text = f"its annotations {names.idx} and {names.allocation} contradict each other"
+        raise AnnotationError(text)
+    uuids = device_uuids(annotations, shares, names)
+    if uuids is None:
+        raise AnnotationError(f"its annotation {names.uuids} does not match {names.idx}")
+    grants = container_shares(annotations, request, names)
     granted_units: Counter[int] = Counter()
     for grant in grants.values():
         granted_units.update(grant)
@@ -190,8 +167,13 @@ def _placed(
             granted_shares = tuple(sorted(grants[index].items()))
         else:
             granted_shares, free_shares = _take(free_shares, container.units)
+        if sum(units for _, units in granted_shares) != container.units:
+            raise AnnotationError(
+                f"its annotations give a container less than the {container.units} units asked"
+            )
         containers.append(replace(container, shares=granted_shares))
-    return tuple(containers)
+    indices = [index for index, _ in shares]
+    return tuple(containers), dict(zip(indices, uuids, strict=True)) if uuids else {}
 
 
 def _take(shares: Sequence[tuple[int, int]], units: int) -> tuple[Shares, list[tuple[int, int]]]:
@@ -212,14 +194,23 @@ def _gpu_containers(pod: Pod, names: Names) -> Iterator[tuple[int, GpuContainer]
     first.
     """
     spec = pod.spec or PodSpec()
-    init_containers = [(-1, container) for container in spec.init_containers or ()]
-    for index, container in (*init_containers, *enumerate(spec.containers or ())):
-        units = gpu_units(container, names.resource)
-        if units:
-            cores = share = 0
-            with suppress(WireError):  # one that makes no sense sets no limit
-                cores = gpu_units(container, names.cores)
-                share = gpu_units(container, names.share)
-            init = index < 0 and container.restart_policy != "Always"
-            name = container.name or ""
-            yield index, GpuContainer(name, units, init, cores=cores, share=share)
+    regular, inits = spec.containers or (), spec.init_containers or ()
+    # A percent that makes no sense sets no limit.
+    sums = container_sums(regular, inits, names, strict=False)
+    for containers, shares, is_init in (
+        (inits, sums.inits, True),
+        (regular, sums.containers, False),
+    ):
+        cores, share = (dict(shares[DEVICE_AMOUNTS.index(amount)]) for amount in (COMPUTE, SHARE))
+        for index, units in shares[0]:
+            container = containers[index]
+            yield (
+                -1 if is_init else index,
+                GpuContainer(
+                    name=container.name or "",
+                    units=units,
+                    init=is_init and container.restart_policy != "Always",
+                    cores=cores.get(index, 0),
+                    share=share.get(index, 0),
+                ),
+            )

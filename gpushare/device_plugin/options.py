@@ -26,6 +26,56 @@ FILE_FORMAT = (
 )
 """The form of a devices file; `model` and `healthy` may be left out."""
 
+_HELP = {
+    "--node-name": "this node (NODE_NAME)",
+    "--resource": "the extended resource to serve",
+    "--memory-unit": "one unit of memory, the same in the whole cluster: GiB, MiB, or a number of"
+    " MiB such as 256MiB",
+    "--reserve-mib": "MiB of each GPU that are not given out; auto: what NVML says that driver and"
+    " firmware keep; 0: none, as the original counts",
+    "--memory-mib": "MiB of each GPU of a model whose memory NVML does not tell, as of GB10 and"
+    " Thor; MODEL as NVML names it; may be given several times",
+    "--needs-fabric": "count a GPU as unhealthy while its NVLink fabric is not up ({})",
+    "--devices-file": "take the GPUs from this JSON file and not from NVML; it is read again every"
+    f" few seconds, and holds {FILE_FORMAT}",
+    "--device-plugin-dir": "the kubelet's folder of device plug-ins",
+    "--pod-resources-socket": "socket of the kubelet's pod-resources API",
+    "--pods-api-socket": "socket of the kubelet's Pods API, used where it is there (Kubernetes"
+    " 1.37)",
+    "--kubeconfig": "kubeconfig of the API server (in a pod: the service account)",
+    "--context": "context of the kubeconfig",
+    "--health-port": "port of probes and metrics; 0 takes a free one",
+    "--isolation": "what keeps a container to the memory that it asked for; auto: driver where the"
+    " node's driver can, else none",
+    "--driver-guarantee": "with --isolation driver, have the driver keep a container's memory for"
+    " it, so that MPS ends no client that uses no more ({})",
+    "--device-list-strategy": "how the container runtime is told of the devices; auto: CDI where"
+    " the node has it, else the variable NVIDIA_VISIBLE_DEVICES and mounts, as NVIDIA's toolkit"
+    " accepts",
+    "--pass-device-specs": "have the kubelet pass the device nodes, too, unless CDI does:"
+    " containers keep their GPUs then when systemd is reloaded ({})",
+    "--device-id-strategy": "how devices are named to containers",
+    "--unit-ids": "ids of units to the kubelet: UUID::N (nvidia), by which dcgm-exporter finds the"
+    " pods of a shared GPU, or UUID-_-N (original); auto: nvidia unless a pod here has others",
+    "--cdi-kind": "kind of the CDI devices",
+    "--hami-core-dir": "folder on the node with libvgpu.so, for --isolation hami-core",
+    "--mps-pipe-dir": "folder of your MPS daemon's pipes, for --isolation mps",
+    "--mps-shm-dir": "folder that it shares as /dev/shm",
+    "--host-root": "where the node's /proc, /sys, /etc and /var/run are",
+    "--numa": "tell the kubelet the NUMA node of each GPU ({}); with a topology manager policy it"
+    " then takes units by NUMA node and not as the pod was bound",
+    "--recover-seconds": "time without a further Xid error after which a GPU is well again, if the"
+    " error is of a kind that passes by itself",
+    "--delete-unexpected-admission-errors": "delete pods of controllers that the kubelet has"
+    " failed because no device plug-in was there, as after a reboot; needs the right to delete"
+    " pods ({})",
+    "--advertise-cores": "write 100 percent of compute for each GPU into the node's status ({});"
+    " off where kube-scheduler's file has ignoredByScheduler true for it",
+    "--events": "write events about pods ({})",
+    "--log-level": "what is logged",
+    "--log-format": "how it is logged",
+}
+
 _LONGEST_SOCKET = 107
 _EPILOG = """\
 exit codes: 0 ended by a signal, 2 an option or the node's GPUs make no sense (one line on stderr).
@@ -141,178 +191,50 @@ def device_plugin_parser(prog: str, environ: Mapping[str, str] = os.environ) -> 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
-    def add(flag: str, default: str, text: str, **settings: object) -> None:
-        default_text = f" (default: {default})" if default else ""
-        metavar = None if "choices" in settings else settings.pop("metavar", "TEXT")
-        settings |= {"default": default, "metavar": metavar, "help": text + default_text}
+    def add(flag: str, metavar: str, default: str, **settings: object) -> None:
+        text = _HELP[flag] + (f" (default: {default})" if default else "")
+        settings |= {"metavar": metavar or None, "default": default, "help": text}
         parser.add_argument(flag, **settings)  # type: ignore[arg-type]  # argparse's own arguments
 
+    def switch(flag: str, *, default: bool) -> None:
+        text = _HELP[flag].format("default: on" if default else "default: off")
+        action = argparse.BooleanOptionalAction
+        parser.add_argument(flag, action=action, default=default, help=text)
+
     kubelet = "/var/lib/kubelet"
-    add("--node-name", environ.get("NODE_NAME", ""), "this node (NODE_NAME)", metavar="NAME")
-    add("--resource", "aliyun.com/gpu-mem", "the extended resource to serve", metavar="NAME")
-    add(
-        "--memory-unit",
-        "GiB",
-        "one unit of memory, the same in the whole cluster: GiB, MiB, or a"
-        " number of MiB such as 256MiB",
-        metavar="UNIT",
-    )
-    add(
-        "--reserve-mib",
-        "auto",
-        "MiB of each GPU that are not given out; auto: what NVML says that driver and firmware"
-        " keep; 0: none, as the original counts",
-        metavar="N",
-    )
+    pod_resources = f"{kubelet}/pod-resources/kubelet.sock"
+    add("--node-name", "NAME", environ.get("NODE_NAME", ""))
+    add("--resource", "NAME", "aliyun.com/gpu-mem")
+    add("--memory-unit", "UNIT", "GiB")
+    add("--reserve-mib", "N", "auto")
+    sizes = _HELP["--memory-mib"]
     parser.add_argument(
-        "--memory-mib",
-        action="append",
-        default=[],
-        metavar="MODEL=MIB",
-        help="MiB of each GPU of a model whose memory NVML does not tell, as of GB10 and Thor;"
-        " MODEL as NVML names it; may be given several times",
+        "--memory-mib", action="append", default=[], metavar="MODEL=MIB", help=sizes
     )
-    parser.add_argument(
-        "--needs-fabric",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="count a GPU as unhealthy while its NVLink fabric is not up (default: on)",
-    )
-    add(
-        "--devices-file",
-        "",
-        "take the GPUs from this JSON file and not from NVML; it is read again"
-        f" every few seconds, and holds {FILE_FORMAT}",
-        metavar="FILE",
-    )
-    parser.add_argument(
-        "--device-plugin-dir",
-        type=Path,
-        default=Path(f"{kubelet}/device-plugins"),
-        metavar="DIR",
-        help="the kubelet's folder of device plug-ins (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--pod-resources-socket",
-        type=Path,
-        metavar="PATH",
-        default=Path(f"{kubelet}/pod-resources/kubelet.sock"),
-        help="socket of the kubelet's pod-resources API (default: %(default)s)",
-    )
-    add(
-        "--pods-api-socket",
-        f"{kubelet}/pods-api/pods-api.sock",
-        "socket of the kubelet's Pods API, used where it is there (Kubernetes 1.37)",
-        metavar="PATH",
-    )
-    add(
-        "--kubeconfig",
-        environ.get("KUBECONFIG", ""),
-        "kubeconfig of the API server (in a pod: the service account)",
-        metavar="FILE",
-    )
-    add("--context", "", "context of the kubeconfig", metavar="NAME")
-    parser.add_argument(
-        "--health-port",
-        type=int,
-        default=32765,
-        metavar="N",
-        help="port of probes and metrics; 0 takes a free one (default: %(default)s)",
-    )
-    add(
-        "--isolation",
-        "auto",
-        "what keeps a container to the memory that it asked for; auto: driver"
-        " where the node's driver can, else none",
-        choices=ISOLATIONS,
-    )
-    parser.add_argument(
-        "--driver-guarantee",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="with --isolation driver, have the driver keep a container's memory for it, so that"
-        " MPS ends no client that uses no more (default: off)",
-    )
-    add(
-        "--device-list-strategy",
-        "auto",
-        "how the container runtime is told of the devices; auto: CDI where the node has it,"
-        " else the variable NVIDIA_VISIBLE_DEVICES and mounts, as NVIDIA's toolkit accepts",
-        choices=LIST_STRATEGIES,
-    )
-    parser.add_argument(
-        "--pass-device-specs",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="have the kubelet pass the device nodes, too, unless CDI does: containers keep their"
-        " GPUs then when systemd is reloaded (default: on)",
-    )
-    add(
-        "--device-id-strategy", "uuid", "how devices are named to containers", choices=ID_STRATEGIES
-    )
-    add(
-        "--unit-ids",
-        "auto",
-        "ids of units to the kubelet: UUID::N (nvidia), by which dcgm-exporter finds the pods of a"
-        " shared GPU, or UUID-_-N (original); auto: nvidia unless a pod here has others",
-        choices=("auto", "nvidia", "original"),
-    )
-    add("--cdi-kind", "nvidia.com/gpu", "kind of the CDI devices", metavar="KIND")
-    add(
-        "--hami-core-dir",
-        "/usr/local/vgpu",
-        "folder on the node with libvgpu.so, for --isolation hami-core",
-        metavar="DIR",
-    )
-    add(
-        "--mps-pipe-dir",
-        "",
-        "folder of your MPS daemon's pipes, for --isolation mps",
-        metavar="DIR",
-    )
-    add("--mps-shm-dir", "/dev/shm", "folder that it shares as /dev/shm", metavar="DIR")  # noqa: S108 -- a path on the node
-    parser.add_argument(
-        "--host-root",
-        type=Path,
-        default=Path("/"),
-        metavar="DIR",
-        help="where the node's /proc, /sys, /etc and /var/run are (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--numa",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="tell the kubelet the NUMA node of each GPU (default: off); with a topology manager"
-        " policy it then takes units by NUMA node and not as the pod was bound",
-    )
-    parser.add_argument(
-        "--recover-seconds",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
-        help="time without a further Xid error after which a GPU is well again, if the error is of"
-        " a kind that passes by itself (default: 300)",
-    )
-    parser.add_argument(
-        "--delete-unexpected-admission-errors",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="delete pods of controllers that the kubelet has failed because no device plug-in was"
-        " there, as after a reboot; needs the right to delete pods (default: off)",
-    )
-    parser.add_argument(
-        "--advertise-cores",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="write 100 percent of compute for each GPU into the node's status (default: on); off"
-        " where kube-scheduler's file has ignoredByScheduler true for it",
-    )
-    parser.add_argument(
-        "--events",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="write events about pods (default: on)",
-    )
-    add("--log-level", "info", "what is logged", choices=("debug", "info", "warning", "error"))
-    add("--log-format", "text", "how it is logged", choices=("text", "json"))
+    switch("--needs-fabric", default=True)
+    add("--devices-file", "FILE", "")
+    add("--device-plugin-dir", "DIR", f"{kubelet}/device-plugins", type=Path)
+    add("--pod-resources-socket", "PATH", pod_resources, type=Path)
+    add("--pods-api-socket", "PATH", f"{kubelet}/pods-api/pods-api.sock")
+    add("--kubeconfig", "FILE", environ.get("KUBECONFIG", ""))
+    add("--context", "NAME", "")
+    add("--health-port", "N", "32765", type=int)
+    add("--isolation", "", "auto", choices=ISOLATIONS)
+    switch("--driver-guarantee", default=False)
+    add("--device-list-strategy", "", "auto", choices=LIST_STRATEGIES)
+    switch("--pass-device-specs", default=True)
+    add("--device-id-strategy", "", "uuid", choices=ID_STRATEGIES)
+    add("--unit-ids", "", "auto", choices=("auto", "nvidia", "original"))
+    add("--cdi-kind", "KIND", "nvidia.com/gpu")
+    add("--hami-core-dir", "DIR", "/usr/local/vgpu")
+    add("--mps-pipe-dir", "DIR", "")
+    add("--mps-shm-dir", "DIR", "/dev/shm")  # noqa: S108 -- a path on the node
+    add("--host-root", "DIR", "/", type=Path)
+    switch("--numa", default=False)
+    add("--recover-seconds", "SECONDS", "300", type=float)
+    switch("--delete-unexpected-admission-errors", default=False)
+    switch("--advertise-cores", default=True)
+    switch("--events", default=True)
+    add("--log-level", "", "info", choices=("debug", "info", "warning", "error"))
+    add("--log-format", "", "text", choices=("text", "json"))
     return parser

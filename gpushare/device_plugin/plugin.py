@@ -15,7 +15,7 @@ from gpushare.daemon.health import HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import NVIDIA_IDS, ORIGINAL_IDS, NodeCards, form_of, unit_mib
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer
-from gpushare.device_plugin.devices import FileSource, GpuSource, NvmlSource
+from gpushare.device_plugin.devices import FileSource, NvmlSource
 from gpushare.device_plugin.event_messages import PluginEvents
 from gpushare.device_plugin.hami_folders import ContainerFolders
 from gpushare.device_plugin.handover import Handover
@@ -58,52 +58,48 @@ class DevicePlugin:
 
     def __init__(self, options: PluginOptions, health_address: str = "") -> None:
         """Wire everything up. Raises SettingsError."""
-        names = options.names
-        self._options = options
-        self.node_name = options.node_name
-        self._source: GpuSource
-        if options.devices_file:
-            self._source = FileSource(options.devices_file)
-        else:
-            self._source = NvmlSource(
+        names, node = options.names, options.node_name
+        self._options, self.node_name = options, node
+        nvml: NvmlSource | None = None
+        if not options.devices_file:
+            nvml = NvmlSource(
                 topology=options.numa,
                 root=options.host_root,
                 memory_mib=options.memory_mib,
                 needs_fabric=options.needs_fabric,
             )
-        isolation = _isolation(options, self._source)
+        isolation = _isolation(options, nvml)
         self._client = connect(
             options.kubeconfig or None, options.context or None, pool_size=8, user_agent=NAME
         )
         self.health = Health(
-            self._source,
+            nvml or FileSource(options.devices_file),
             options.memory_unit,
             options.reserve_mib,
             recover=options.recover_seconds,
             on_change=self._cards_changed,
         )
         cards = self.health.cards
-        self._resources = PodResources(options.pod_resources_socket, names.resource)
-        self._pods_api = PodsApi(options.pods_api_socket) if options.pods_api_socket else None
-        kubelet_pods = self._pods_api.pods if self._pods_api else tuple
-        self._pods = Pods(self._client, names, options.node_name, kubelet_pods)
-        path, selector = "/api/v1/pods", f"spec.nodeName={options.node_name}"
-        watch = ListWatch(path, STARTED_PODS, (("fieldSelector", selector),))
+        resources = PodResources(options.pod_resources_socket, names.resource)
+        pods_api = PodsApi(options.pods_api_socket) if options.pods_api_socket else None
+        self._channels = (resources, *([pods_api] if pods_api else ()))
+        self._pods = Pods(self._client, names, node, pods_api.pods if pods_api else tuple)
+        selector = ("fieldSelector", f"spec.nodeName={node}")
+        watch = ListWatch("/api/v1/pods", STARTED_PODS, (selector,))
         self._reflector = Reflector(self._client, watch, self._pods)
-        self._recorder = Recorder(self._client, socket.gethostname(), controller=NAME)
-        recorder = self._recorder if options.events else NullRecorder()
-        self._event_messages = PluginEvents(recorder, options.node_name)
+        recorder = Recorder(self._client, socket.gethostname(), controller=NAME)
+        self._event_messages = PluginEvents(recorder if options.events else NullRecorder(), node)
         self._allocator = Allocator(
-            *(self._pods, self._resources.pod_devices, cards),
+            *(self._pods, resources.pod_devices, cards),
             record=self._entries,
             other_card_ids=self._report_other_card_ids,
         )
         check = StartCheck(
-            *(self._pods, self._entries, self._resources.pod_devices, cards),
+            *(self._pods, self._entries, resources.pod_devices, cards),
             certain=self._allocator.certain,
         )
         self._node = NodeWriter(
-            *(self._client, options.node_name, names, cards),
+            *(self._client, node, names, cards),
             advertise_cores=options.advertise_cores,
             look=self._look_at_node,
         )
@@ -111,25 +107,22 @@ class DevicePlugin:
         self._folders = ContainerFolders(options.hami_core_dir, self._pods)
         clear = options.delete_unexpected_admission_errors
         self._marker = Marker(
-            self._client,
-            self._pods,
-            self._allocator,
-            check,
+            *(self._client, self._pods, self._allocator, check),
             tell=self._event_messages.wrong_device,
             clear=RejectedPods(self._client, names.resource).clear if clear else lambda pods: None,
             look_too=self._look_at_record,
         )
-        self._memory = None
-        if isinstance(self._source, NvmlSource):  # a devices file has no figures
-            self._memory = Memory(
-                *(self._source, Cgroups(options.host_root), self._pods, self._entries, cards),
+        memory = None
+        if nvml:  # a devices file has no figures
+            memory = Memory(
+                *(nvml, Cgroups(options.host_root), self._pods, self._entries, cards),
                 tell=self._event_messages.memory,
             )
         self._metrics = PluginMetrics(
             cards,
             lambda: self._marker.wrong_containers,
             lambda: self._pods.asking,
-            lambda: self._memory.seen() if self._memory else UsageFigures(),
+            memory.seen if memory else UsageFigures,
             self.health.unwatched,
             compute_unenforced=lambda: self._compute.unenforced_containers,
         )
@@ -147,17 +140,14 @@ class DevicePlugin:
             options.device_list_strategy,
             options.cdi_kind,
             options.host_root,
-            by_nvml=isinstance(self._source, NvmlSource),
+            by_nvml=nvml is not None,
             passes_nodes=options.pass_device_specs,
             needs_limits=isolation == "driver",
         )
         self._look_at_node()
         folder = options.device_plugin_dir
         self._server = PluginServer(
-            folder / own_socket(),
-            self.health,
-            self._allocator,
-            check.check,
+            *(folder / own_socket(), self.health, self._allocator, check.check),
             answer=self._answer,
             observe=self._metrics.observe,
         )
@@ -169,37 +159,28 @@ class DevicePlugin:
         everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 -- for the kubelet
         host, port = health_address or everywhere, options.health_port
         try:
-            self._http = HealthServer(host, port, self._live, self._ready, self._metrics.text)
+            http = HealthServer(host, port, self._live, self._ready, self._metrics.text)
         except OSError as error:
             raise SettingsError(f"health-port: {port}: {error}") from error
+        self._parts = (
+            *(http, self._reflector, self._node, recorder, self.health, self._marker),
+            *([memory] if memory else ()),
+            self._registration,
+        )
+        """In the order of start."""
         log.info(Line("serving", isolation=isolation, unit=options.memory_unit))
 
     def start(self) -> None:
         """Start all threads."""
-        self._http.start()
-        self._reflector.start()
-        self._node.start()
-        self._recorder.start()
-        self.health.start()
-        self._marker.start()
-        if self._memory:
-            self._memory.start()
-        self._registration.start()
+        for part in self._parts:
+            part.start()
 
     def stop(self) -> None:
         """Stop all threads; the kubelet counts the devices as unhealthy, containers run on."""
-        self._registration.stop()
-        self.health.stop()
-        if self._memory:
-            self._memory.stop()
-        self._marker.stop()
-        self._node.stop()
-        self._recorder.stop()
-        self._reflector.stop()
-        self._resources.close()
-        if self._pods_api:
-            self._pods_api.close()
-        self._http.stop()
+        for part in reversed(self._parts):
+            part.stop()
+        for channel in self._channels:
+            channel.close()
         self._client.close()
 
     def _before_registering(self) -> None:
@@ -245,14 +226,8 @@ class DevicePlugin:
                 raise RequestRefused("hami-core needs to know the pod, and several may be meant")
             self._folders.make(uid, container)
         for candidate in served.owners:
-            log.info(
-                Line(
-                    "served",
-                    pod=candidate.pod.ref,
-                    container=candidate.container.name,
-                    given=served.grant,
-                )
-            )
+            ref, name = candidate.pod.ref, candidate.container.name
+            log.info(Line("served", pod=ref, container=name, given=served.grant))
         self._marker.wake()
         return answer(served.grant, contract, uid, container)
 
@@ -292,17 +267,17 @@ class DevicePlugin:
         }
 
 
-def _isolation(options: PluginOptions, source: GpuSource) -> str:
+def _isolation(options: PluginOptions, nvml: NvmlSource | None) -> str:
     """Return the isolation to use, never auto. Raises SettingsError if it cannot work here."""
     obstacle = ""
-    if isinstance(source, NvmlSource):
-        major = source.driver_major()
+    if nvml:
+        major = nvml.driver_major()
         if major < _LIMITING_DRIVER:
             obstacle = f"the driver's version is {major}, and limits come with {_LIMITING_DRIVER}"
         elif not (options.host_root / _CGROUP_V2).exists():
             obstacle = "the node has no cgroup v2"
     if options.isolation == "auto":
-        return "driver" if isinstance(source, NvmlSource) and not obstacle else "none"
+        return "driver" if nvml and not obstacle else "none"
     if options.isolation == "driver" and obstacle:
         raise SettingsError(f"isolation: driver cannot limit memory here: {obstacle}")
     library = Path(options.hami_core_dir) / "libvgpu.so"

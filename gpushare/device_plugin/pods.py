@@ -7,6 +7,7 @@ handed in). Each change wakes the threads that wait for one.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from gpushare.device_plugin.identity import PodKey
@@ -31,21 +32,17 @@ class Found(Enum):
     UNKNOWN = "unknown"
 
 
+@dataclass(eq=False)
 class Pods:
     """The cache, and the sink of the watch. kubelet_pods: pods by the kubelet, or () without."""
 
-    def __init__(
-        self,
-        api: Api,
-        names: Names,
-        node: str,
-        kubelet_pods: Callable[[], Iterable[Pod]] = tuple,
-    ) -> None:
-        self._api = api
-        self.names = names
-        """The names of the resource."""
-        self._node = node
-        self._kubelet_pods = kubelet_pods
+    api: Api
+    names: Names
+    """The names of the resource."""
+    node: str
+    kubelet_pods: Callable[[], Iterable[Pod]] = tuple
+
+    def __post_init__(self) -> None:
         self._news = threading.Condition()
         self._changes = 0
         self._by_key: dict[PodKey, NodePod] = {}
@@ -81,7 +78,7 @@ class Pods:
         """
         found = dict.fromkeys(keys, Found.UNKNOWN)
         try:
-            for pod in self._kubelet_pods():
+            for pod in self.kubelet_pods():
                 metadata = pod.metadata or Metadata()
                 key = (metadata.namespace or "", metadata.name or "")
                 if key in found:
@@ -92,7 +89,7 @@ class Pods:
         for namespace, name in sorted(key for key in found if found[key] is Found.UNKNOWN):
             try:
                 path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-                body = self._api.request("GET", path, timeout=_GET_SECONDS)
+                body = self.api.request("GET", path, timeout=_GET_SECONDS)
                 self._take(STARTED_PODS.decode_answer(body, namespace, name), ahead=True)
                 found[namespace, name] = Found.EXISTS
             except ApiNotFound as error:
@@ -165,7 +162,7 @@ class Pods:
 
     def _read(self, item: Pod) -> NodePod | None:
         """Return the pod; None for a pod of another node, or an unreadable one."""
-        if item.spec is None or item.spec.node_name != self._node:
+        if item.spec is None or item.spec.node_name != self.node:
             return None
         try:
             return node_pod(item, self.names)

@@ -11,7 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from gpushare.daemon.loop import Loop
@@ -58,6 +58,7 @@ class _Registered:
     at: float
 
 
+@dataclass(eq=False)
 class Registration(Loop):
     """The thread. before: called before each registration.
 
@@ -65,25 +66,19 @@ class Registration(Loop):
     so a process that is no longer followed registers again at once.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        resource: str,
-        server: PluginServer,
-        before: Callable[[], None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    folder: Path
+    resource: str
+    server: PluginServer
+    before: Callable[[], None]
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         failed = "registration failed"
         super().__init__(
             "registration", self.step, _LOOK_SECONDS, log=log, failed=failed, at_once=True
         )
-        self._folder = folder
-        self._kubelet = folder / SOCKET
-        self._resource = resource
-        self._server = server
-        self._before = before
-        self._clock = clock
+        self._kubelet = self.folder / SOCKET
         self._registered: _Registered | None = None
         self._seen: Stamp | None = None
         self._due = 0.0
@@ -94,17 +89,17 @@ class Registration(Loop):
     def stop(self, seconds: float = 15.0) -> None:
         """End the thread, and close our socket."""
         super().stop(seconds)
-        self._server.stop()
+        self.server.stop()
 
     def problem(self) -> str:
         """Return why the kubelet does not follow us, or ""."""
         if self._registered is None:
             return self._last_error or "not registered with the kubelet yet"
-        return "" if self._server.watched else "the kubelet does not follow our devices"
+        return "" if self.server.watched else "the kubelet does not follow our devices"
 
     def step(self) -> float:
         """Register if that is due; return the seconds to the next look."""
-        now, kubelet = self._clock(), _stamp(self._kubelet)
+        now, kubelet = self.clock(), _stamp(self._kubelet)
         if kubelet != self._seen:
             self._seen, self._failures, self._losses, self._due = kubelet, 0, 0, now
         if now < self._due:
@@ -121,9 +116,9 @@ class Registration(Loop):
                 log.warning(Line("not registered", error=error))
             tries = self._failures + self._losses
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries - 1, 16))
-            self._due = self._clock() + pause
+            self._due = self.clock() + pause
             return min(_LOOK_SECONDS, pause)
-        return _FOLLOWED_LOOK_SECONDS if self._server.watched else _LOOK_SECONDS
+        return _FOLLOWED_LOOK_SECONDS if self.server.watched else _LOOK_SECONDS
 
     def _look(self, kubelet: Stamp | None) -> None:
         """Register if the kubelet or our socket is new, or we are lost. Raises KubeletError."""
@@ -131,20 +126,20 @@ class Registration(Loop):
         if (
             registered is None
             or registered.kubelet != kubelet
-            or registered.plugin != _stamp(self._server.socket)
+            or registered.plugin != _stamp(self.server.socket)
         ):
             self._register(kubelet)
-        elif self._server.watched:
-            if self._clock() > registered.at + _STEADY_SECONDS:
+        elif self.server.watched:
+            if self.clock() > registered.at + _STEADY_SECONDS:
                 self._losses = 0
-        elif self._server.was_watched or self._clock() > registered.at + _UNWATCHED_SECONDS:
+        elif self.server.was_watched or self.clock() > registered.at + _UNWATCHED_SECONDS:
             if not _answers(self._kubelet):
                 raise KubeletError(f"{self._kubelet} does not answer: is the kubelet running?")
             self._losses += 1
             if self._losses > 1:
                 raise KubeletError(
                     "the kubelet has stopped to follow our devices again: has another device"
-                    f" plug-in registered {self._resource}?"
+                    f" plug-in registered {self.resource}?"
                 )
             log.info("the kubelet does not follow our devices any more; registering again")
             self._register(kubelet)
@@ -152,22 +147,22 @@ class Registration(Loop):
     def _register(self, kubelet: Stamp | None) -> None:
         if kubelet is None or not _answers(self._kubelet):
             raise KubeletError(f"{self._kubelet} does not answer: is the kubelet running?")
-        self._server.stop()
-        refuse_others(self._folder)
-        for path in self._folder.glob(f"{_OURS}*.sock"):  # sockets of killed processes
+        self.server.stop()
+        refuse_others(self.folder)
+        for path in self.folder.glob(f"{_OURS}*.sock"):  # sockets of killed processes
             with contextlib.suppress(OSError):
                 # A new one may be bound, with nobody listening yet.
                 if time.time() > path.stat().st_ctime + _DEAD_SECONDS and not _answers(path):
                     path.unlink()
-        self._before()
-        self._server.start(self.wake)
-        plugin_stamp = _stamp(self._server.socket)
+        self.before()
+        self.server.start(self.wake)
+        plugin_stamp = _stamp(self.server.socket)
         if plugin_stamp is None:
-            raise OSError(f"{self._server.socket} was removed at once")
-        register(self._folder, self._server.socket.name, self._resource)
-        self._registered = _Registered(kubelet, plugin_stamp, self._clock())
+            raise OSError(f"{self.server.socket} was removed at once")
+        register(self.folder, self.server.socket.name, self.resource)
+        self._registered = _Registered(kubelet, plugin_stamp, self.clock())
         self._failures, self._last_error = 0, ""
-        log.info(Line("registered", resource=self._resource, socket=self._server.socket))
+        log.info(Line("registered", resource=self.resource, socket=self.server.socket))
 
 
 def refuse_others(folder: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ Observe = Callable[[str, str, float], None]
 """Called for each call: the name, "ok" or "refused" or "failed", and the seconds."""
 
 
+@dataclass(eq=False)
 class PluginServer:
     """Serves one socket, from `start` to `stop`; can be started again.
 
@@ -48,25 +50,17 @@ class PluginServer:
     container. Both raise RequestRefused.
     """
 
-    def __init__(
-        self,
-        socket: Path,
-        health: Health,
-        allocator: Allocator,
-        check: Callable[[list[str]], None],
-        *,
-        answer: Callable[[Served], ContainerAllocation],
-        observe: Observe,
-    ) -> None:
-        self.socket = socket
+    socket: Path
+    health: Health
+    allocator: Allocator
+    check: Callable[[list[str]], None]
+    _: KW_ONLY
+    answer: Callable[[Served], ContainerAllocation]
+    observe: Observe
+
+    def __post_init__(self) -> None:
         self.ids = ORIGINAL_IDS
         """The form of the ids of units; the original's until the checkpoint has been read."""
-        """The form of the units' ids; set before `start`."""
-        self._health = health
-        self._allocator = allocator
-        self._check = check
-        self._answer = answer
-        self._observe = observe
         self._server: grpc.Server | None = None
         self._watchers = 0
         self.was_watched = False
@@ -117,7 +111,7 @@ class PluginServer:
         server, self._server = self._server, None
         if server is not None:
             stopped = server.stop(grace=1.0)
-            self._health.wake()
+            self.health.wake()
             stopped.wait(5.0)
 
     def _unary(
@@ -140,7 +134,7 @@ class PluginServer:
                 log.warning(Line("failed", call=name, error=error))
                 context.abort(grpc.StatusCode.UNAVAILABLE, f"{SAYS}{error}")
             finally:
-                self._observe(name, outcome, time.monotonic() - began)
+                self.observe(name, outcome, time.monotonic() - began)
             return message
 
         return grpc.unary_unary_rpc_method_handler(
@@ -157,18 +151,18 @@ class PluginServer:
         """Send all devices, and again after each change."""
         del request
         server = self._server
-        context.add_callback(self._health.wake)
+        context.add_callback(self.health.wake)
         self._count_watcher(1)
         try:
             sent_cards: NodeCards | None = None
             while True:
-                cards, version = self._health.now()
+                cards, version = self.health.now()
                 if not context.is_active() or server is not self._server:
                     return
                 if cards != sent_cards:
                     yield devices_message(cards, self.ids)
                     sent_cards = cards
-                self._health.wait(version, _LOOK_SECONDS)
+                self.health.wait(version, _LOOK_SECONDS)
         finally:
             self._count_watcher(-1)
 
@@ -183,7 +177,7 @@ class PluginServer:
     ) -> pb.PreferredAllocationResponse:
         answers = [
             pb.ContainerPreferredAllocationResponse(
-                deviceIDs=self._allocator.prefer(
+                deviceIDs=self.allocator.prefer(
                     container_request.available_deviceIDs,
                     container_request.must_include_deviceIDs,
                     container_request.allocation_size,
@@ -195,13 +189,13 @@ class PluginServer:
 
     def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         answers = [
-            answer_message(self._answer(self._allocator.allocate(container_request.devices_ids)))
+            answer_message(self.answer(self.allocator.allocate(container_request.devices_ids)))
             for container_request in request.container_requests
         ]
         return pb.AllocateResponse(container_responses=answers)
 
     def _pre_start_container(self, request: pb.PreStartContainerRequest) -> pb.Empty:
-        self._check(list(request.devices_ids))
+        self.check(list(request.devices_ids))
         return pb.Empty()
 
 

@@ -31,24 +31,26 @@ class Finding:
     """The remedy, or ""."""
 
 
-def ok(check: str, message: str) -> Finding:
-    """Return a finding that all is well."""
-    return Finding(check, "ok", message)
+class Check(str):
+    """The name of a check, which makes the findings of the check."""
 
+    __slots__ = ()
 
-def warn(check: str, message: str, todo: str) -> Finding:
-    """Return a finding that something may not be intended."""
-    return Finding(check, "warn", message, todo)
+    def ok(self, message: str) -> Finding:
+        """Return a finding that all is well."""
+        return Finding(str(self), "ok", message)
 
+    def warn(self, message: str, todo: str) -> Finding:
+        """Return a finding that something may not be intended."""
+        return Finding(str(self), "warn", message, todo)
 
-def fail(check: str, message: str, todo: str) -> Finding:
-    """Return a finding that something is wired wrongly."""
-    return Finding(check, "fail", message, todo)
+    def fail(self, message: str, todo: str) -> Finding:
+        """Return a finding that something is wired wrongly."""
+        return Finding(str(self), "fail", message, todo)
 
-
-def skip(check: str, message: str, todo: str = "") -> Finding:
-    """Return a finding that nothing was checked. todo: how to make the check possible, or ""."""
-    return Finding(check, "skip", message, todo)
+    def skip(self, message: str, todo: str = "") -> Finding:
+        """Return a finding that nothing was checked. todo: how to make the check possible."""
+        return Finding(str(self), "skip", message, todo)
 
 
 def grouped(verdicts: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:

@@ -24,42 +24,20 @@ def doctor_parser(prog: str = "gpushare doctor") -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("--scheduler-config", default="", metavar="FILE", help="the file kube-scheduler reads")
-    add("--extender", default="", metavar="URL", help="http://HOST:PORT of its health listener")
-    add(
-        "--listen",
-        default="",
-        metavar="HOST:PORT",
-        help="as of `gpushare serve`; tells its entry in the file from those of other extenders",
-    )
+    value = parser.value
+    value("--scheduler-config", "FILE", "the file kube-scheduler reads")
+    value("--extender", "URL", "http://HOST:PORT of its health listener")
+    text = "as of `gpushare serve`; tells its entry in the file from those of other extenders"
+    value("--listen", "HOST:PORT", text)
     add_unit(parser, "GiB")
-    add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
-    add(
-        "--extender-namespace",
-        default="kube-system",
-        metavar="NAME",
-        help="where the extender has its Lease (default: %(default)s)",
+    value("--resource", "NAME", "(default: %(default)s)", ALIYUN.resource)
+    text = "where the extender has its Lease (default: %(default)s)"
+    value("--extender-namespace", "NAME", text, "kube-system")
+    text = (
+        "this account is the extender's own, so that missing rights are a failure (the default in"
     )
-    add(
-        "--as-extender",
-        action="store_true",
-        help="this account is the extender's own, so that missing rights are a failure (the default"
-        " in a pod)",
-    )
-    add(
-        "--tls-cert",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a certificate to look at, can be repeated",
-    )
-    add(
-        "-o",
-        "--output",
-        choices=FORMATS,
-        default="text",
-        help="(default: %(default)s)",
-    )
+    parser.switch("--as-extender", f"{text} a pod)")
+    parser.values("--tls-cert", "FILE", "a certificate to look at, can be repeated")
+    value("-o --output", None, "(default: %(default)s)", "text", choices=FORMATS)
     add_connection(parser)
     return parser

@@ -3,8 +3,6 @@
 Workloads are judged one after the other on a copy of the books, by the placer of `gpushare whatif
 --gang`. First come the places that filter keeps, then other pods that wait for a node, then the
 promised pods of admitted workloads. No I/O.
-
-Tested in `tests/unit/explain/test_admission.py`.
 """
 
 from collections import Counter, defaultdict

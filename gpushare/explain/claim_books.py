@@ -6,8 +6,6 @@ memory of one driver also count in a Ledger, in memory units, with claims as hol
 fills the books by watches, the command line by lists.
 
 Any thread may call; nothing here waits for anything, except `await_claims`.
-
-Tested in `tests/unit/explain/test_claim_books.py`.
 """
 
 import threading

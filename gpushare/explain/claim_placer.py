@@ -1,8 +1,6 @@
 """Pods with claims placed one after the other: the node by the policy, the devices by first fit.
 
 Pure; the books of claims are read and not changed.
-
-Tested in `tests/unit/explain/test_claim_placer.py`.
 """
 
 from collections import Counter

@@ -2,8 +2,6 @@
 
 All claims of a pod need devices of one node, and a claim that several pods name needs devices once:
 such pods are placed as one. Pure.
-
-Tested in `tests/unit/explain/test_claim_pods.py`.
 """
 
 from collections import Counter

@@ -3,8 +3,6 @@
 kube-scheduler allocates, and the condition PodScheduled says why a pod is pending. The model of
 first fit adds the claims that hold the devices, and the claims that have to end. Pure; the books
 are read and not changed.
-
-Tested in `tests/unit/explain/test_claims.py`.
 """
 
 from collections import Counter

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, Percents
-from gpushare.core.explain import BoundPodScore, Explanation
+from gpushare.core.explain import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import (
@@ -185,9 +185,9 @@ def _explanation(explanation: Explanation) -> dict[str, Any]:
         "remedies": [
             {
                 "node": remedy.node,
-                "ends": [_pod(entry) for entry in remedy.ends],
+                "ends": [_pod(entry, remedy) for entry in remedy.ends],
                 "opens": list(remedy.opens),
-                "serves": [_pod(entry) for entry in remedy.serves],
+                "serves": [_pod(entry, remedy) for entry in remedy.serves],
                 "lacks": list(remedy.lacks),
                 "cures": list(remedy.cures),
             }
@@ -212,10 +212,11 @@ def _judgement(scored: BoundPodScore) -> dict[str, Any]:
     }
 
 
-def _pod(entry: Entry) -> dict[str, Any]:
+def _pod(entry: Entry, remedy: Remedy) -> dict[str, Any]:
+    """Return a pod of a remedy, with the units that it is charged."""
     return asdict(entry.ref) | {
-        "allocated": entry.request.total,
-        "devices": _shares(entry.placement),
+        "allocated": entry.units(remedy.capacity),
+        "devices": _shares(entry.placement and entry.charges(remedy.capacity)),
         "terminating": entry.terminating,
     }
 

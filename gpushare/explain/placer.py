@@ -133,6 +133,8 @@ class PodBatch:
     """Pods of a higher priority are placed first."""
     claims: PodClaims | None = None
     """The claims of each pod; the request then has the memory for display alone."""
+    held_node: str = ""
+    """The node where filter holds a place for the pod, or ""."""
 
     @property
     def kind(self) -> tuple[Request, PodClaims | None, Demands]:
@@ -207,7 +209,11 @@ class Placer:
         count = MOST if batch.count is None else batch.count
         while len(places) < count:
             among = self._room.among(batch.request, batch.demands) & ~self.shut
-            place = self._place(batch, among)
+            row, place = self.view.row.get(batch.held_node), None
+            if row is not None and among[row]:
+                place = self._cluster.place_on(row, batch.request)
+            if place is None:
+                place = self._place(batch, among)
             if place is None:
                 break
             places.append(place)

@@ -39,9 +39,16 @@ NO_UNIT = "units"
 """The unit of memory if no unit is known."""
 
 
+def behind_amount(unit: str) -> str:
+    """Return the text after a number of units: " GiB", or " x 256MiB" for another unit than GiB and
+    MiB.
+    """
+    return f" {unit}" if unit in ("GiB", "MiB", NO_UNIT) else f" x {unit}"
+
+
 def amount(units: int, unit: str) -> str:
-    """Return units as text, such as 8 GiB, or 8 x 256MiB for other units than GiB and MiB."""
-    return f"{units} {unit}" if unit in ("GiB", "MiB", NO_UNIT) else f"{units} x {unit}"
+    """Return units as text, such as 8 GiB, or 8 x 256MiB."""
+    return f"{units}{behind_amount(unit)}"
 
 
 def group_text(group: GroupNeed, unit: str, when: str = " now") -> str:

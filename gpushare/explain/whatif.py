@@ -31,6 +31,7 @@ from gpushare.wire.annotations import Names
 from gpushare.wire.dra.objects import CLASS
 
 _NO_DEMANDS: Mapping[str, Demands] = MappingProxyType({})
+_NO_HOLDS: Mapping[str, str] = MappingProxyType({})
 _HOSTNAME = "kubernetes.io/hostname"
 OF_CONTROLLERS = "node.kubernetes.io/"
 """Prefix of taints that kube-controller-manager writes and removes by the state of a node."""
@@ -146,8 +147,14 @@ class CurrentPods:
     """The number of pending pods with scheduling gates."""
 
 
-def current_pods(ledger: Ledger, demands: Mapping[str, Demands] = _NO_DEMANDS) -> CurrentPods:
-    """Return the pods of a ledger. demands: of running pods, by uid."""
+def current_pods(
+    ledger: Ledger,
+    demands: Mapping[str, Demands] = _NO_DEMANDS,
+    held_nodes: Mapping[str, str] = _NO_HOLDS,
+) -> CurrentPods:
+    """Return the pods of a ledger. demands: of running pods, by uid. held_nodes: the nodes where
+    filter holds places for pending pods, by uid.
+    """
     on = defaultdict[str, list[PodBatch]](list)
     for uid, entry in ledger.entries_and_specs()[0].items():
         pod_demands = demands.get(uid, NO_DEMANDS)
@@ -156,7 +163,13 @@ def current_pods(ledger: Ledger, demands: Mapping[str, Demands] = _NO_DEMANDS) -
         )
     unbound = ledger.waiting()
     pending = [
-        PodBatch(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
+        PodBatch(
+            str(pod.ref),
+            pod.request,
+            demands=pod.demands,
+            priority=pod.priority,
+            held_node=held_nodes.get(pod.ref.uid, ""),
+        )
         for pod in unbound
         if not pod.demands.gated
     ]
@@ -177,12 +190,12 @@ def what_if(
 ) -> WhatIfAnswer:
     """Return the answer if these nodes go and come, and then these pods come.
 
-    Pods are placed by priority. Of equal priority the pods of nodes that go come first, then the
-    pending pods, the oldest first, then the requested pods in this order. gangs: groups that come
-    last, each whole or not at all. filters: kube-scheduler's filters; None: they keep no pod out.
-    current: the pods of the cluster; None: those of the ledger, without demands. placer_over: makes
-    the placer over the nodes of a snapshot. The caller's ledger is changed. Raises SettingsError as
-    `change_nodes`.
+    Pods are placed by priority. Of equal priority the pods that filter holds places for come first,
+    then the pods of nodes that go, then the pending pods, the oldest first, then the requested pods
+    in this order. gangs: groups that come last, each whole or not at all. filters: kube-scheduler's
+    filters; None: they keep no pod out. current: the pods of the cluster; None: those of the
+    ledger, without demands. placer_over: makes the placer over the nodes of a snapshot. The
+    caller's ledger is changed. Raises SettingsError as `change_nodes`.
     """
     before, added = sums_of(ledger.snapshot()), list(added)
     current = current or current_pods(ledger)
@@ -265,8 +278,12 @@ def _unknown_models(view: Snapshot, pods: Iterable[PodBatch]) -> Counter[str]:
 
 
 def turn_order(pods: Sequence[PodBatch]) -> list[int]:
-    """Return the indices of the pods by priority, the order of their placement."""
-    return sorted(range(len(pods)), key=lambda place: -pods[place].priority)
+    """Return the indices of the pods in the order of their placement: by priority, and of equal
+    priority first the pods that filter holds a place for.
+    """
+    return sorted(
+        range(len(pods)), key=lambda place: (-pods[place].priority, not pods[place].held_node)
+    )
 
 
 def sums_of(view: Snapshot) -> DeviceSums:

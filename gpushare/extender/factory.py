@@ -20,14 +20,14 @@ from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.errors import SettingsError
-from gpushare.extender.claims.service import ClaimsService, ObjectHandler
+from gpushare.extender.claims.service import ClaimsService
 from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.follow import watch_handlers
 from gpushare.extender.follow.admission_checks import KueueObjects
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.group_sizes import SIZE_SOURCES, GroupSizes
 from gpushare.extender.follow.readiness import Source
-from gpushare.extender.follow.shown import Shown
+from gpushare.extender.follow.shown import ObjectHandler, Shown
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.explainer import Explainer
@@ -53,7 +53,6 @@ from gpushare.wire.kueue import (
     API,
     RESOURCE_FLAVORS,
     WORKLOADS,
-    key_of,
     read_check,
     read_flavor,
     read_workload,
@@ -313,7 +312,7 @@ def kueue_sources(
     )
     sources = {}
     for name, codec, read, shown in collections:
-        handler = ObjectHandler[Any, Any](read, partial(shown.replace, keep=()), shown.put, key_of)
+        handler = ObjectHandler[Any, Any](read, shown.replace, shown.put)
         machine = ListWatch(f"{API}/{name}", codec)
         sources[name] = Source(Reflector(client, machine, handler, optional=True), optional=True)
     return sources

@@ -14,7 +14,7 @@ from gpushare.errors import MessageError, NotReady
 from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.inspect_documents import InspectDocuments
-from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.answer import NOT_READY, VerbAnswer
 from gpushare.extender.verbs.bind.binder import Binder, BindVerb
 from gpushare.extender.verbs.filter import DEFAULT_OPTIONS, FilterOptions, FilterVerb
 from gpushare.extender.verbs.preempt import BudgetsOf, PreemptVerb, no_budgets
@@ -64,13 +64,13 @@ class Service:
         self._observe, self._shadow = recipients.observe, recipients.shadow
         self._inspect = inspect or InspectDocuments(resources)
         self._tickets = Tickets(clock)
-        lists, ready = NameLists(), self._why_not_ready
+        lists = NameLists()
         filter_verb = FilterVerb(
             resources,
             self._tickets,
             filter_options,
             recipients,
-            not_ready=ready,
+            not_ready=not_ready,
             bind_slots=bind_slots,
             lists=lists,
             ranker=ranker,
@@ -79,15 +79,15 @@ class Service:
         )
         rank = RankVerb(resources, ranker, lists=lists)
         prioritize = PrioritizeVerb(
-            resources, self._tickets, not_ready=ready, lists=lists, ranker=ranker, clock=clock
+            resources, self._tickets, not_ready=not_ready, lists=lists, ranker=ranker, clock=clock
         )
-        preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
+        preempt = PreemptVerb(resources, not_ready=not_ready, budgets_of=budgets_of, wall=wall)
         bind = BindVerb(
             resources,
             self._tickets,
             binder,
             recipients,
-            not_ready=ready,
+            not_ready=not_ready,
             bind_slots=bind_slots,
             clock=clock,
         )
@@ -134,8 +134,8 @@ class Service:
         Raises UnknownNode for an unknown node or resource, NotReady before the ledger is filled, or
         if too many requests wait.
         """
-        if not_ready := self._why_not_ready():
-            raise NotReady(not_ready)
+        if reason := self._not_ready():
+            raise NotReady(NOT_READY + reason)
         return self._inspect.document(node, resource)
 
     def called(self, uid: str) -> bool:
@@ -171,13 +171,11 @@ class Service:
     ) -> None:
         """Count and log a call that began at `start`. waited: seconds without work."""
         seconds = max(time.perf_counter() - start - waited, 0.0)
-        self._observe(verb, outcome, seconds)
+        if self._observe is not None:
+            self._observe(verb, outcome, seconds)
         level = logging.DEBUG if (verb, outcome) in _DEBUG_ONLY else logging.INFO
-        times: dict[str, object] = {"ms": round(seconds * 1000, 1)}
-        if waited:
-            times["waited_ms"] = round(waited * 1000, 1)
-        log.log(level, Line(verb, outcome=outcome, **line, **times))
-
-    def _why_not_ready(self) -> str:
-        reason = self._not_ready()
-        return f"gpushare is not ready: {reason}" if reason else ""
+        if log.isEnabledFor(level):
+            times: dict[str, object] = {"ms": round(seconds * 1000, 1)}
+            if waited:
+                times["waited_ms"] = round(waited * 1000, 1)
+            log.log(level, Line(verb, outcome=outcome, **line, **times))

@@ -74,6 +74,12 @@ class Api(Calls, Protocol):
         ...
 
 
+def merge_patch(api: Calls, path: str, change: bytes, timeout: float) -> bytes:
+    """Change an object by a JSON merge patch; return the body of the answer. Raises ApiError."""
+    kind = "application/merge-patch+json"
+    return api.request("PATCH", path, body=change, content_type=kind, timeout=timeout)
+
+
 class Part(Protocol):
     """The continue token of a page."""
 

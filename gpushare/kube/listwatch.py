@@ -27,23 +27,19 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from gpushare.errors import ApiError, ApiGone, ApiTooLarge
+from gpushare.kube.api import Part
 
 NEVER = float("-inf")
 
 Query = tuple[tuple[str, str], ...]
 
 
-class Page(Protocol):
+class Page(Part, Protocol):
     """A decoded page of a list; the objects are for the event handler."""
 
     @property
     def resource_version(self) -> str:
         """The resourceVersion of the list."""
-        ...
-
-    @property
-    def continue_token(self) -> str:
-        """The token that asks for the next page; empty: this was the last."""
         ...
 
     @property

@@ -69,12 +69,6 @@ class SendDeadline(threading.local):
     not_after: float = math.inf
     sent: bool = False
 
-    def mark_sent(self) -> None:
-        """Record that the call is sent now. Raises TooLateError after the deadline."""
-        if time.monotonic() > self.not_after:
-            raise TooLateError
-        self.sent = True
-
 
 send_deadline = SendDeadline()
 
@@ -99,7 +93,7 @@ class OneWriteConnection(HTTPConnection):
         self.live = self.sock
 
     def request(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 -- as the base class
-        """Send a call. Raises TooLateError."""
+        """Send a call. Raises TooLateError after the deadline."""
         self._parts = []
         try:
             super().request(*args, **options)
@@ -108,7 +102,9 @@ class OneWriteConnection(HTTPConnection):
             self._parts = None
         if self.sock is None:
             self.connect()
-        send_deadline.mark_sent()
+        if time.monotonic() > send_deadline.not_after:
+            raise TooLateError
+        send_deadline.sent = True
         self.send(message)
 
     def send(self, data: Any) -> None:  # noqa: ANN401 -- as the base class

@@ -31,10 +31,11 @@ from gpushare.core.model import (
     PodRef,
     Request,
 )
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.node_filters import amounts_of
 from gpushare.core.node_history import NodeHistory
 from gpushare.core.pairing import Pairing, Pins
-from gpushare.core.snapshot import NodeArrays, Snapshot
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import Entry, NodeBooks, Phase, Waiting
 from gpushare.core.states.phases import ASSUMED, CHARGED, RECORDED
 from gpushare.core.states.records import Alarm, Record
@@ -207,23 +208,23 @@ class Store:
                 raise InsufficientMemory(
                     f"node {node!r}: device {device} has no room for {room} any more"
                 )
-        self.pins.check(uid, request, allocation)
+        if node in self.pins.by_node:
+            self.pins.check(uid, request, allocation)
 
     def check_still_fits(self, entry: Entry) -> tuple[Allocation, int]:
         """Return the charge, and the capacity of its first device, if all of it can be used.
 
         Its cover says which devices. Raises UnknownNode or InsufficientMemory if it cannot.
         """
-        node = entry.node
-        devices, units = zip(*entry.cover.written or (), strict=True)
-        allocation = Allocation(node, devices, units, entry.cover.uuids)
+        node, shares = entry.node, entry.cover.written or ()
+        allocation = Allocation(node, shares, entry.cover.uuids)
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known any more")
         spec, used = self.nodes[node].shape, self.arrays.used(node)
         percents_used, pods = self.arrays.percents(node), self.arrays.pods(node)
-        if entry.placement != allocation.shares:
+        if entry.placement != shares:
             raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
-        by_device = zip(allocation.shares, entry.percents, strict=True)
+        by_device = zip(shares, entry.percents, strict=True)
         for (device, units_held), percents_held in by_device:
             usable = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
             if (
@@ -243,14 +244,16 @@ class Store:
                 )
                 or pods[device] > spec.max_sharers
                 or (
-                    entry.request.excludes_fellows
+                    entry.request.apart
+                    and entry.request.apart.required
                     and self.arrays.fellows(node, device, entry.request) > 1
                 )
             ):
                 cause = "was given to others" if usable else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {cause} meanwhile")
-        self.pins.check(entry.ref.uid, entry.request, allocation)
-        return allocation, spec.capacity[devices[0]]
+        if node in self.pins.by_node:
+            self.pins.check(entry.ref.uid, entry.request, allocation)
+        return allocation, spec.capacity[shares[0][0]]
 
     # -- counting -------------------------------------------------------------------------------
 
@@ -271,7 +274,8 @@ class Store:
     def _count(self, uid: str, charge: Charge, sign: int = 1) -> None:
         """Count a charge; sign -1: subtract a counted one."""
         self.arrays.add(charge, sign)
-        self.pins.add(uid, charge, sign)
+        if charge.pinned is not None and self.pins.are_kept:
+            self.pins.add(uid, charge, sign)
         uids = self.on_node.setdefault(charge.node, set())
         if sign > 0:
             uids.add(uid)

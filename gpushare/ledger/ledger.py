@@ -185,8 +185,9 @@ class Ledger(Reader):
         stamp: str = "",
         seen: int | None = None,
         at_gate: bool = False,
-    ) -> Allocation:
-        """Charge an allocation before it is written, if it still fits; return it with its uuids.
+    ) -> tuple[Allocation, int]:
+        """Charge an allocation before it is written, if it still fits; return (the allocation with
+        uuids, the capacity of its first device).
 
         stamp: the assume time of the Binding. It tells reports of this bind from those of another,
         and the pod is recognized by it if other annotations were edited at once. seen: the
@@ -209,15 +210,14 @@ class Ledger(Reader):
             self._store.check_fits(ref.uid, request, allocation)
             if seen is not None and self._store.arrays.changed(node) > seen:
                 raise InsufficientMemory(f"node {node!r} has changed meanwhile")
-            uuids = self._store.nodes[node].spec.uuids
-            device_uuids = (
-                tuple(uuids[device] for device in allocation.devices) if any(uuids) else ()
-            )
-            allocation = replace(allocation, uuids=device_uuids)
+            node_record = self._store.nodes[node]
+            if any(node_record.spec.uuids):
+                uuids = tuple(node_record.spec.uuids[device] for device in allocation.devices)
+                allocation = replace(allocation, uuids=uuids)
             binding = Sent(stamp, now, next(self._tokens))
             entry = records.assumed(before, ref, request, allocation, binding, at_gate=at_gate)
             self._store.put(ref.uid, entry)
-            return allocation
+            return allocation, node_record.shape.capacity[allocation.shares[0][0]]
 
     def let_through(self, uid: str, now: float, stamp: str) -> bool:
         """Note that the Binding of a pod at the gate is sent next; return whether it may be sent.

@@ -21,9 +21,10 @@ from gpushare.core.amounts import compute
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import Charge, NodeSpec, Reason, Request
 from gpushare.core.mutable_cluster import fits
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.policy import KeyedByShapes, Policy
 from gpushare.core.ranking import Ranking, fits_devices
-from gpushare.core.snapshot import Bools, Floats, NodeArrays, Rows, Snapshot
+from gpushare.core.snapshot import Bools, Floats, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.policy import REQUEST_FIELDS, SNAPSHOT_FIELDS
 

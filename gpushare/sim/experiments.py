@@ -7,7 +7,7 @@ that all policies of one seed get the same pods on the same nodes and can be com
 `inflation` is the experiment of Weng et al., "Beware of Fragmentation", USENIX ATC 2023.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -21,13 +21,12 @@ from gpushare.core.snapshot import units_stranded_by
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
-from gpushare.sim.flow import REACHED, Arrivals, Flow, Record
+from gpushare.sim.flow import Arrivals, Flow, Record
 from gpushare.sim.interference import Interference
-from gpushare.sim.parameters import LEARNED, TRAINING, Parameters
+from gpushare.sim.parameters import LEARNED, TRAINING, Defrag, Parameters
 from gpushare.sim.pool import NodePool
 from gpushare.sim.report import allocated_at
 from gpushare.sim.reservations import Reservations
-from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import SIMULATED, LearningScorer, chosen, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of, utilization_of
 
@@ -49,8 +48,6 @@ def inflation(
     policy: str,
     seed: int,
     options: Parameters = _DEFAULTS,
-    *,
-    go_on: GoOn = always,
 ) -> Record:
     """Fill a cluster up to 130 % and lose no pod; return the record, each share in %."""
     requests = [request_of(pod) for pod in pods]
@@ -59,10 +56,7 @@ def inflation(
     stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
     course = _Course(cluster, workload)
     run_name = _run_name("inflation", policy, seed, options)
-    for place, request in enumerate(stream):
-        if not go_on(place / len(stream)):
-            now = 100 * cluster.allocated / cluster.capacity
-            return {**run_name, **course.record(), "alloc": now, REACHED: place / len(stream)}
+    for request in stream:
         placement = cluster.place(request)
         course.arrived(request, placement is not None)
     record = {**run_name, **course.record()}
@@ -139,63 +133,26 @@ def churn(
     policy: str,
     seed: int,
     options: Parameters = _DEFAULTS,
-    *,
-    go_on: GoOn = always,
 ) -> Record:
     """Run a cluster with random arrivals and random lifetimes; return Flow's record.
 
-    With moves, the same run without moves comes first; gained: the allocated share minus that of
+    With moves, the same run without moves comes after; gained: the allocated share minus that of
     the run without moves; wait_before: waiting times by size without moves.
     Arrivals are Poisson, each a random pod of the file. Lifetimes are exponential with mean 1, the
     unit of time.
     """
-    if not options.defrag:
-        return _churn(nodes, pods, policy, seed, options, go_on=go_on)
-    without_moves = replace(options, defrag=None, picture=False)
-    before = _churn(nodes, pods, policy, seed, without_moves, go_on=lambda share: go_on(share / 2))
-    if REACHED in before:
-        return {**before, REACHED: _number(before, REACHED) / 2}
-    with_moves = _churn(
-        nodes, pods, policy, seed, options, go_on=lambda share: go_on((1 + share) / 2)
-    )
-    if REACHED in with_moves:
-        return {**with_moves, REACHED: (1 + _number(with_moves, REACHED)) / 2}
-    gained = _number(with_moves, "alloc") - _number(before, "alloc")
-    return {**with_moves, "gained": gained, "wait_before": before["wait_mean"]}
-
-
-def _number(record: Record, key: str) -> float:
-    value = record[key]
-    assert isinstance(value, float)  # noqa: S101  # as Flow makes it
-    return value
-
-
-def _churn(
-    nodes: Sequence[TraceNode],
-    pods: Sequence[TracePod],
-    policy: str,
-    seed: int,
-    options: Parameters,
-    *,
-    go_on: GoOn,
-) -> Record:
     workload = workload_of_trace(nodes, pods, 1.0)
     cluster, choices = _cluster(nodes, workload, policy, seed, options)
     stream = coming_and_going(pods, cluster, seed, options)
-    clock = _clock_of(cluster)
-    flow = Flow(
-        cluster,
-        options.warmup,
-        options.life,
-        options.wait,
-        clock,
-        defrag=options.defrag,
-        interference=_interference(options),
-        reservations=_reservations(cluster, options),
-        pool=NodePool(cluster) if options.pool else None,
-    )
+    flow = _flow(cluster, options.warmup, options.life, options, options.defrag)
     run_name = _run_name("churn", policy, seed, options)
-    return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
+    record = {**run_name, **flow.run(stream), **_in_the_end(cluster, choices, options)}
+    if options.defrag:
+        without_moves = replace(options, defrag=None, picture=False)
+        before = churn(nodes, pods, policy, seed, without_moves)
+        record["gained"] = record["alloc"] - before["alloc"]
+        record["wait_before"] = before["wait_mean"]
+    return record
 
 
 def replay(
@@ -204,8 +161,6 @@ def replay(
     policy: str,
     seed: int,
     options: Parameters = _DEFAULTS,
-    *,
-    go_on: GoOn = always,
 ) -> Record:
     """Run a cluster with the arrivals and departures of the file; return Flow's record.
 
@@ -232,18 +187,9 @@ def replay(
         np.array(stay),
         tuple(utilization_of(pod) for pod, _ in timed),
     )
-    flow = Flow(
-        cluster,
-        0.0,
-        float(times[-1]),
-        options.wait,
-        _clock_of(cluster),
-        interference=_interference(options),
-        reservations=_reservations(cluster, options),
-        pool=NodePool(cluster) if options.pool else None,
-    )
+    flow = _flow(cluster, 0.0, float(times[-1]), options)
     run_name = _run_name("replay", policy, seed, options)
-    return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
+    return {**run_name, **flow.run(stream), **_in_the_end(cluster, choices, options)}
 
 
 def _cluster(
@@ -268,26 +214,27 @@ def _cluster(
     return Cluster(ordered, scorer), [choice] if choice else []
 
 
-def _interference(options: Parameters) -> Interference | None:
-    """Return how pods slow each other down; None: not at all."""
-    if not options.interference:
-        return None
-    return Interference(stretches=options.interference == TRAINING)
-
-
-def _reservations(cluster: Cluster, options: Parameters) -> Reservations | None:
-    """Return the reservations of the cluster; None: there are none."""
-    return Reservations(cluster, options.reserve_after) if options.reserve_after else None
-
-
-def _clock_of(cluster: Cluster) -> Callable[[float], None]:
-    """Return a function that sets the time of a learning scorer."""
+def _flow(
+    cluster: Cluster, start: float, end: float, options: Parameters, defrag: Defrag | None = None
+) -> Flow:
+    """Return the run of the cluster between these times, without pods."""
 
     def pass_to(time: float) -> None:
         if isinstance(cluster.scorer, LearningScorer):
             cluster.scorer.now = time
 
-    return pass_to
+    kind, after = options.interference, options.reserve_after
+    return Flow(
+        cluster,
+        start,
+        end,
+        options.wait,
+        pass_to,
+        defrag=defrag,
+        interference=Interference(stretches=kind == TRAINING) if kind else None,
+        reservations=Reservations(cluster, after) if after else None,
+        pool=NodePool(cluster) if options.pool else None,
+    )
 
 
 def _run_name(experiment: str, policy: str, seed: int, options: Parameters) -> Record:

@@ -19,6 +19,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,6 @@ from gpushare.sim.interference import Interference
 from gpushare.sim.parameters import Defrag
 from gpushare.sim.pool import NodePool
 from gpushare.sim.reservations import Reservations
-from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import LearningScorer
 
 OLDEST = 2
@@ -42,9 +42,7 @@ OLDEST = 2
 _STEPS = 50_000
 """Steps of one search, as in core/defrag.py."""
 
-Record = dict[str, object]
-REACHED = "reached"
-"""The key of the record of a broken-off run: the share of the run that was done."""
+Record = dict[str, Any]
 
 _SETTLED = 2.0
 """Times of pods are measured for those that come at least so many lifetimes before the end."""
@@ -172,8 +170,8 @@ class Flow:
         self._slowdowns: list[float] = []
         self._offered = self._offered_gpu = self._refused = self._refused_gpu = 0
 
-    def run(self, stream: Arrivals, go_on: GoOn = always) -> Record:
-        """Run to the end, or until `go_on` returns False; return the record (see `_record`)."""
+    def run(self, stream: Arrivals) -> Record:
+        """Run to the end; return the record (see `_record`)."""
         utilizations = stream.utilizations or (0,) * len(stream.kinds)
         possible = [not self._wait or self._cluster.fits_empty(kind) for kind in stream.kinds]
         for time, which, lifetime in zip(
@@ -184,12 +182,6 @@ class Flow:
         ):
             if time > self._end:
                 break
-            share = time / self._end
-            if not go_on(share):
-                # The measures so far; empty before the start.
-                self._end = time
-                self._leave_until(time)
-                return {**(self._record() if time > self._start else {}), REACHED: share}
             if possible[which]:
                 self._leave_until(time)
                 self._arrive(stream.kinds[which], lifetime, utilizations[which])

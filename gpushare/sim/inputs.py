@@ -4,13 +4,13 @@
 Tested in `tests/unit/sim/test_main_options.py`.
 """
 
+import argparse
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare.errors import SettingsError
-from gpushare.sim.options import SimulateOptions
 from gpushare.trace.nodes_and_pods import (
     MILLI,
     TraceNode,
@@ -24,7 +24,7 @@ from gpushare.trace.nodes_and_pods import (
 from gpushare.trace.rows import TraceError, of_items
 
 Listing = Callable[[Mapping[str, object], str, str], Mapping[str, object]]
-"""(kubeconfig, context, resource, unit) -> the rows of `nodes` and `pods` of a live cluster, with
+"""(flags, resource, unit) -> the rows of `nodes` and `pods` of a live cluster, with
 the columns of trace/nodes_and_pods.py, and `notes` on omitted rows."""
 
 OPENB = Path(__file__).parent / "data" / "openb"
@@ -65,21 +65,22 @@ def shipped() -> dict[str, Path]:
     return {file.name.removeprefix(_PODS).removesuffix(".csv.xz"): file for file in files}
 
 
-def read_inputs(options: SimulateOptions, listing: Listing | None) -> Inputs:
+def read_inputs(options: argparse.Namespace, listing: Listing | None) -> Inputs:
     """Return the inputs that the options name, without pods that fit no empty node.
 
     Raises TraceError, SettingsError (also if no pod that asks for GPU remains), and any error of
     `listing`.
     """
-    if options.cluster is not None:
+    if options.from_cluster:
         if listing is None:
             raise SettingsError("--from-cluster: no cluster can be listed here")
-        live = options.cluster
-        rows = listing(live.connection, live.resource, live.unit)
+        rows = listing(vars(options), options.resource, options.unit)
         inputs = _of_cluster(rows, options.pods)
     else:
         inputs = _of_files(options.nodes, options.pods)
-    inputs = _in_units(inputs, options.units)
+    if options.devices:
+        nodes, pods = in_units(inputs.nodes, inputs.pods, options.devices)
+        inputs = replace(inputs, nodes=nodes, pods=pods)
     # No policy can place a pod that fits no empty node: such pods would only hide the differences
     # between policies.
     shapes = {replace(node, name="") for node in inputs.nodes}
@@ -100,13 +101,6 @@ def read_inputs(options: SimulateOptions, listing: Listing | None) -> Inputs:
 def read_shipped(name: str) -> Inputs:
     """Return a shipped list of pods on the shipped nodes."""
     return _of_files("", name)
-
-
-def _in_units(inputs: Inputs, units: int) -> Inputs:
-    if not units:
-        return inputs
-    nodes, pods = in_units(inputs.nodes, inputs.pods, units)
-    return replace(inputs, nodes=nodes, pods=pods)
 
 
 def _of_files(nodes_file: str, pods_file: str) -> Inputs:

@@ -6,8 +6,6 @@ pairs of training jobs by the sum of their utilization (Hu et al., *Lucid: A Non
 and Interpretable Scheduler for Deep Learning Training Jobs*, ASPLOS 2023; the pairs are in the
 repository S-Lab-System-Group/Lucid). Beyond the last point, which no pair reaches, a device does no
 more work, and the pods share it.
-
-Tested in `tests/unit/sim/test_interference.py`.
 """
 
 from collections import defaultdict

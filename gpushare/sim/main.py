@@ -4,28 +4,28 @@ Errors of the input are reported before the first run. Finished runs are reporte
 caller lists the nodes and pods of a live cluster and passes the rows, like the rows of a file.
 """
 
+import argparse
 import json
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import yaml
+from tqdm import tqdm
 
 from gpushare.core.policy import policy_names
 from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.sim import experiments, report
-from gpushare.sim.flow import REACHED
 from gpushare.sim.inputs import Inputs, Listing, read_inputs
-from gpushare.sim.options import SMALL, SimulateOptions, read_options
+from gpushare.sim.options import SMALL, read_options
 from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import Measure, Record, Scale, choice_sentences, headline, legend, verdicts
-from gpushare.sim.runner import Progress, bar, go_on, run_all
+from gpushare.sim.runner import run_all
 from gpushare.sim.scorers import SIMULATED
 
 _SEEDS = tuple(range(42, 52))
@@ -57,13 +57,13 @@ class Job:
     """The position of the record in the output: (number of the policy, seed)."""
 
 
-def jobs_of(options: SimulateOptions, listing: Listing | None) -> list[Job]:
+def jobs_of(options: argparse.Namespace, listing: Listing | None) -> list[Job]:
     """Return all runs, sorted by seed, so that finished runs can be compared.
 
     listing: lists a live cluster. Raises SettingsError, WireError, and any error of `listing`.
     """
     policies = (*policy_names(), *SIMULATED)
-    for name in options.policies:
+    for name in options.policy:
         if name not in policies:
             names = ", ".join(policies)
             raise SettingsError(f"no policy is called {name[:40]!r}; there are: {names}")
@@ -88,11 +88,11 @@ def jobs_of(options: SimulateOptions, listing: Listing | None) -> list[Job]:
             place=(place, seed),
         )
         for seed in seeds
-        for place, policy in enumerate(options.policies)
+        for place, policy in enumerate(options.policy)
     ]
 
 
-def _check_length(options: SimulateOptions, inputs: Inputs) -> None:
+def _check_length(options: argparse.Namespace, inputs: Inputs) -> None:
     """Raise SettingsError if so many pods would come that a run would take too long."""
     parameters = options.parameters
     spans = {"inflation": 1.3, "churn": parameters.load * parameters.life}
@@ -134,9 +134,7 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
 def run(job: Job) -> _Done:
     """Run one job and return the record."""
     inputs, procedure = job.inputs, _EXPERIMENTS[job.experiment]
-    measures = procedure(
-        inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters, go_on=go_on
-    )
+    measures = procedure(inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters)
     return job.place, {"file": job.inputs.name, **measures}
 
 
@@ -145,79 +143,52 @@ def _failed(error: Exception, code: int) -> int:
     return code
 
 
-def _check_outputs(options: SimulateOptions) -> None:
+def _check_outputs(options: argparse.Namespace) -> None:
     """Raise SettingsError if the output could not be written: before hours of runs."""
-    for path in (options.json, options.csv, options.plots):
+    for path in (options.json, options.csv, options.plot):
         if path is not None and not path.absolute().parent.is_dir():
             raise SettingsError(f"{path}: there is no directory to write it to")
     for path in (options.json, options.csv):
         if path is not None and path.is_dir():
             raise SettingsError(f"{path}: is a directory, and no file to write to")
-    if options.plots is not None and options.plots.exists() and not options.plots.is_dir():
-        raise SettingsError(f"{options.plots}: is no directory to write pictures to")
-    if options.plots is not None:
+    if options.plot is not None and options.plot.exists() and not options.plot.is_dir():
+        raise SettingsError(f"{options.plot}: is no directory to write pictures to")
+    if options.plot is not None:
         _plots()
 
 
 def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
     """Run all jobs and return the exit code; finished runs are in the list in any case."""
-    progress = Progress(len(jobs))
-    code = 0
+    # A terminal sends SIGINT; SIGTERM ends the runs in the same way.
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with (
-            _ended_by_signals(progress),
-            closing(run_all(run, jobs, processes, progress)) as results,
-            bar(progress),
-        ):
-            for result in results:
-                finished.append(result)  # noqa: PERF402  # keep results if a later run fails
+        with closing(run_all(run, jobs, processes)) as results:
+            # disable=None: a bar is shown only if stderr is a terminal.
+            for result in tqdm(results, "simulate", len(jobs), False, disable=None, unit="run"):
+                finished.append(result)  # noqa: PERF402 -- for a later failure
     except KeyboardInterrupt:
-        progress.stop()
+        print(f"interrupted: {len(finished)} of {len(jobs)} runs are finished", file=sys.stderr)
+        return 130
     except GpuShareError as error:
-        code = _failed(error, 1)
+        return _failed(error, 1)
     except Exception:  # the policy of another package may raise anything
         traceback.print_exc()
-        code = 1
-    if progress.stopping:
-        whole = sum(REACHED not in record for _, record in finished)
-        print(f"interrupted: {whole} of {len(jobs)} runs are finished", file=sys.stderr)
-        return 130
-    return code
-
-
-@contextmanager
-def _ended_by_signals(progress: Progress) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the runs: the first signal soon, the second at once."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        if progress.stopping:
-            signal.default_int_handler(number, frame)
-        progress.stop()
-
-    # A command in the background of a script must keep ignoring Ctrl-C.
-    numbers = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
+        return 1
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, before)
+    return 0
 
 
 def _outputs(
-    options: SimulateOptions, jobs: Sequence[Job], all_records: Sequence[Record]
+    options: argparse.Namespace, jobs: Sequence[Job], records: Sequence[Record]
 ) -> Iterator[Callable[[], object]]:
     """Yield functions that write and print finished runs; if one fails, the rest still run.
 
     The functions raise OSError; the last function prints.
     """
     inputs = jobs[0].inputs
-    records = [record for record in all_records if REACHED not in record]
-    broken_off = [record for record in all_records if record.get(REACHED)]
     measures = report.measures_of(records, options.parameters.load)
     about = {
         "experiment": options.experiment,
@@ -229,29 +200,28 @@ def _outputs(
         "unknownModels": dict(inputs.unknown),
         "complete": len(records) == len(jobs),
     }
-    whole = {**report.document(records, measures, about), "brokenOff": broken_off}
+    whole = report.document(records, measures, about)
     forms: Mapping[str, Callable[[], str]] = {
         "json": lambda: json.dumps(whole, indent=1) + "\n",
         "yaml": lambda: yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False),
         "csv": lambda: report.as_csv(records, measures),
-        "table": lambda: _table(options, inputs, records, measures, broken_off),
+        "table": lambda: _table(options, inputs, records, measures),
     }
     for path, form in ((options.json, "json"), (options.csv, "csv")):
         if path is not None:
             yield partial(path.write_text, forms[form](), encoding="utf-8")
-    if options.plots is not None:
-        yield partial(_plots(), records, options.plots)
+    if options.plot is not None:
+        yield partial(_plots(), records, options.plot)
     yield partial(print, forms[options.output](), end="", flush=True)
 
 
 def _table(
-    options: SimulateOptions,
+    options: argparse.Namespace,
     inputs: Inputs,
     records: Sequence[Record],
     measures: Sequence[Measure],
-    broken_off: Sequence[Record],
 ) -> str:
-    """Return the output: input, table, legend, verdicts on the policies, and broken-off runs."""
+    """Return the output: input, table, legend, and verdicts on the policies."""
     lines = [
         f"{options.experiment}: {inputs.name}, {len(inputs.pods)} pods on {len(inputs.nodes)} nodes"
         f" with {inputs.devices} devices"
@@ -269,15 +239,6 @@ def _table(
     lines += [*legend(measures, Scale(inputs.units, inputs.devices)), ""]
     lines += choice_sentences(records)
     lines += verdicts(records, headline(measures, options.parameters.load))
-    if broken_off:
-        lines += ["", "Broken off, and not in the table:"]
-    for record in broken_off:
-        share, alloc = record[REACHED], record.get("alloc")
-        measured = (
-            f"ALLOC {alloc:.2f} until then" if isinstance(alloc, float) else "nothing measured"
-        )
-        assert isinstance(share, float)  # noqa: S101  # as the experiments make it
-        lines.append(f"  {record['policy']}, seed {record['seed']}: {share:.0%} done, {measured}")
     return "\n".join([*lines, ""])
 
 

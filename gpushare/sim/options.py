@@ -9,8 +9,8 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -29,85 +29,39 @@ _MAX_MOVES = 8
 _MAX_NEIGHBOURS = 100
 _MAX_DEPARTURES = 100_000
 
+_OF_SOME = ("warmup", "life", "defrag", "interference", "wait", "reserve_after", "pool")
+
 _EPILOG = """\
 exit codes: 0 done, 1 a run or the cluster failed, 2 wrong usage or input, 130 ended by Ctrl-C (what
 is finished is printed and written). docs/placement.md tells what the experiments and policies are.
 """
 
 
-@dataclass(frozen=True)
-class ClusterOptions:
-    """A live cluster with the resource and the unit."""
+def read_options(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line, with `parameters`: those of the experiment.
 
-    connection: Mapping[str, object]
-    """The values of kubectl's flags, by names without dashes."""
-    resource: str
-    unit: str
-    """"" for the unit that the nodes state."""
-
-
-@dataclass(frozen=True)
-class SimulateOptions:
-    """The options of one command."""
-
-    experiment: str
-    nodes: str
-    """A file; "" for the shipped default."""
-    pods: str
-    """A file, or the name of a shipped trace; "" for the shipped default."""
-    cluster: ClusterOptions | None
-    """A live cluster to list instead; only the nodes if `pods` is given."""
-    policies: tuple[str, ...]
-    seeds: tuple[int, ...]
-    """Empty for as many as the size of the input allows."""
-    units: int
-    """Units of a device to round sizes to; 0: no rounding."""
-    parameters: Parameters
-    json: Path | None
-    csv: Path | None
-    plots: Path | None
-    output: str
-    jobs: int
-
-
-def read_options(argv: Sequence[str]) -> SimulateOptions:
-    """Return the options of a command line. A wrong command line ends the process with 2.
-
-    Raises SettingsError if options contradict each other.
+    A wrong command line ends the process with 2. Raises SettingsError for options that contradict
+    each other.
     """
     values = simulate_parser("gpushare simulate").parse_args(argv)
-    if values.from_cluster and values.nodes:
-        raise SettingsError("--from-cluster takes the nodes of a cluster: leave out --nodes")
-    if values.experiment == "churn" and values.warmup >= values.life:
-        raise SettingsError("--warmup must be less than --life")
-    if values.experiment == "churn" and values.defrag and values.interference:
-        raise SettingsError("--defrag and --interference exclude each other")
-    if values.experiment == "churn" and values.defrag and not values.wait:
-        raise SettingsError("--defrag moves pods for those that wait: add --wait")
-    if getattr(values, "reserve_after", 0.0) and not values.wait:
-        raise SettingsError("--reserve-after is for pods that wait: add --wait")
-    if getattr(values, "reserve_after", 0.0) and getattr(values, "defrag", None):
-        raise SettingsError("--defrag and --reserve-after exclude each other")
-    if getattr(values, "pool", False) and (values.reserve_after or getattr(values, "defrag", None)):
-        raise SettingsError("--pool excludes --defrag and --reserve-after")
+    for is_wrong, text in (
+        (values.from_cluster and values.nodes, "--from-cluster has nodes: leave out --nodes"),
+        (values.warmup >= values.life, "--warmup must be less than --life"),
+        (values.defrag and values.interference, "--defrag and --interference exclude each other"),
+        (values.defrag and not values.wait, "--defrag is for pods that wait: add --wait"),
+        (values.reserve_after and not values.wait, "--reserve-after is for --wait: add --wait"),
+        (values.reserve_after and values.defrag, "--defrag and --reserve-after exclude each other"),
+        (
+            values.pool and (values.reserve_after or values.defrag),
+            "--pool excludes --defrag and --reserve-after",
+        ),
+    ):
+        if is_wrong:
+            raise SettingsError(text)
     names = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in vars(values).items() if name in names}
-    live = ClusterOptions(vars(values), values.resource, values.unit)
-    return SimulateOptions(
-        experiment=values.experiment,
-        nodes=values.nodes,
-        pods=values.pods,
-        cluster=live if values.from_cluster else None,
-        policies=values.policy,
-        seeds=values.seeds,
-        units=values.devices,
-        parameters=replace(Parameters(), picture=values.plot is not None, **parameters),
-        json=values.json,
-        csv=values.csv,
-        plots=values.plot,
-        output=values.output,
-        jobs=values.jobs,
-    )
+    values.parameters = Parameters(**parameters, picture=values.plot is not None)
+    return values
 
 
 def simulate_parser(prog: str) -> Parser:
@@ -119,6 +73,9 @@ def simulate_parser(prog: str) -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # Of options that some experiments lack.
+    defaults = Parameters()
+    whole.set_defaults(**{name: getattr(defaults, name) for name in _OF_SOME})
     verbs = whole.add_subparsers(dest="experiment", required=True, metavar="EXPERIMENT")
     for name, help_text in (
         ("inflation", "pods arrive until the cluster overflows; none leaves"),
@@ -128,155 +85,84 @@ def simulate_parser(prog: str) -> Parser:
         verb = verbs.add_parser(name, help=help_text, description=f"{help_text.capitalize()}.")
         _add_input(verb)
         if name == "inflation":
-            verb.add_argument(
-                "--load",
-                type=partial(number, 0, 1.3),
-                default=1.0,
-                help="tell also what is allocated when this much has been asked for, in parts of"
-                " the cluster's GPU; pods come until 1.3 (default: %(default)s)",
-            )
+            text = "tell also what is allocated when this much has been asked for, in parts of the"
+            text = f"{text} cluster's GPU; pods come until 1.3"
+            _add_number(verb, "--load", (0, 1.3), text, 1.0)
         elif name == "churn":
-            _churn(verb)
+            _add_churn(verb)
         else:
-            verb.add_argument(
-                "--speed",
-                type=partial(number, 0, 10_000),
-                default=1.0,
-                help="how many times as fast the pods come; they stay as long"
-                " (default: %(default)s)",
-            )
+            text = "how many times as fast the pods come; they stay as long"
+            _add_number(verb, "--speed", (0, 10_000), text, 1.0)
             _add_wait(verb)
-        verb.add_argument(
-            "--workload",
-            choices=(KNOWN, LEARNED),
-            default=LEARNED,
-            help="the policy learns from the pods that have come, as the extender does, or knows"
-            " all pods of the file (default: %(default)s)",
-        )
+        text = "the policy learns from the pods that have come, as the extender does, or knows all"
+        text = f"{text} pods of the file (default: %(default)s)"
+        verb.value("--workload", None, text, LEARNED, choices=(KNOWN, LEARNED))
         _add_common(verb)
     return whole
 
 
-def _churn(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
-    add(
-        "--load",
-        type=partial(number, 0, 10),
-        default=1.0,
-        help="GPU asked for at a time were nothing refused, in parts of the cluster's"
-        " (default: %(default)s)",
-    )
-    add(
-        "--life",
-        type=partial(number, 0, 1000),
-        default=6.0,
-        help="mean lifetimes (default: %(default)s)",
-    )
-    add(
-        "--warmup",
-        type=partial(number, -1e-9, 1000),
-        default=2.0,
-        help="mean lifetimes that are not measured (default: %(default)s)",
-    )
+def _add_number(
+    verb: Parser, flag: str, bounds: tuple[float, float], text: str, default: float
+) -> None:
+    kind = partial(number, *bounds)
+    verb.value(flag, None, f"{text} (default: %(default)s)", default, type=kind)
+
+
+def _add_churn(verb: Parser) -> None:
+    text = "GPU asked for at a time were nothing refused, in parts of the cluster's"
+    _add_number(verb, "--load", (0, 10), text, 1.0)
+    _add_number(verb, "--life", (0, 1000), "mean lifetimes", 6.0)
+    _add_number(verb, "--warmup", (-1e-9, 1000), "mean lifetimes that are not measured", 2.0)
     _add_wait(verb)
-    add(
-        "--defrag",
-        type=moves,
-        metavar="k=3,every=20",
-        help="with --wait: after every 20th departure move at most 3 pods for the oldest that wait;"
-        " each run is compared with one without moves",
-    )
+    text = "with --wait: after every 20th departure move at most 3 pods for the oldest that wait;"
+    text += " each run is compared with one without moves"
+    verb.value("--defrag", "k=3,every=20", text, None, type=moves)
 
 
-def _add_wait(verb: argparse.ArgumentParser) -> None:
+def _add_wait(verb: Parser) -> None:
     text = "what fits nowhere waits, first come, first tried, instead of being lost"
-    verb.add_argument("--wait", action="store_true", help=text)
-    verb.add_argument(
-        "--reserve-after",
-        type=partial(number, 0, 1e9),
-        default=0.0,
-        metavar="TIME",
-        help="with --wait: as --reserve-after of `gpushare serve`, in mean lifetimes, in a replay"
-        " in seconds (default: never)",
-    )
-    verb.add_argument(
-        "--pool",
-        action="store_true",
-        help="nodes join at once when a pod fits on no other one, and leave when they are empty",
-    )
-    verb.add_argument(
-        "--interference",
-        choices=(TRAINING, SERVICES),
-        default="",
-        help="pods on one device slow each other down, as measured; training then takes longer,"
-        " services run as long (default: neither)",
-    )
+    verb.switch("--wait", text)
+    text = "with --wait: as --reserve-after of `gpushare serve`, in mean lifetimes, in a replay in"
+    text += " seconds (default: never)"
+    verb.value("--reserve-after", "TIME", text, 0.0, type=partial(number, 0, 1e9))
+    text = "nodes join at once when a pod fits on no other one, and leave when they are empty"
+    verb.switch("--pool", text)
+    text = "pods on one device slow each other down, as measured; training then takes longer,"
+    text += " services run as long (default: neither)"
+    verb.value("--interference", None, text, "", choices=(TRAINING, SERVICES))
 
 
-def _add_input(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
-    add("--nodes", default="", metavar="FILE", help="CSV or JSON (default: the trace openb)")
-    add(
-        "--pods",
-        default="",
-        metavar="FILE|NAME",
-        help="CSV or JSON, or a list of openb such as multigpu50 (default: its list `default`)",
-    )
-    add(
-        "--devices",
-        type=device_units,
-        default=0,
-        metavar="milli|units:N",
-        help="units:16 counts GPU in sixteenths of a device, rounded up (default: as given)",
-    )
-    add(
-        "--from-cluster",
-        action="store_true",
-        help="nodes and pods of a live cluster; with --pods its nodes alone",
-    )
-    add("--resource", default="aliyun.com/gpu-mem", metavar="NAME", help="(default: %(default)s)")
+def _add_input(verb: Parser) -> None:
+    value = verb.value
+    value("--nodes", "FILE", "CSV or JSON (default: the trace openb)")
+    text = "CSV or JSON, or a list of openb such as multigpu50 (default: its list `default`)"
+    value("--pods", "FILE|NAME", text)
+    text = "units:16 counts GPU in sixteenths of a device, rounded up (default: as given)"
+    value("--devices", "milli|units:N", text, 0, type=device_units)
+    text = "nodes and pods of a live cluster; with --pods its nodes alone"
+    verb.switch("--from-cluster", text)
+    value("--resource", "NAME", "(default: %(default)s)", "aliyun.com/gpu-mem")
     add_unit(verb)
-    add("--plot", type=Path, metavar="DIR", help="draw pictures (needs the extra `plots`)")
+    value("--plot", "DIR", "draw pictures (needs the extra `plots`)", None, type=Path)
     add_connection(verb)
 
 
-def _add_common(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
+def _add_common(verb: Parser) -> None:
+    value = verb.value
     # The cores that this process may use, as far as the system tells.
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    add(
-        "--policy",
-        type=words,
-        default=words(POLICIES),
-        metavar="NAME[,NAME...]",
-        help=f"the first one is the base of the comparison (default: {POLICIES})",
-    )
-    add(
-        "--seeds",
-        type=seeds,
-        default=(),
-        metavar="42-51",
-        help=f"a run for each (default: 42-51; 42-43 for more than {SMALL} nodes)",
-    )
-    add(
-        "--neighbours",
-        type=_neighbours,
-        default=0,
-        metavar="N",
-        help="as --neighbours of `gpushare serve`: other pods that the device of a pod has at most,"
-        " while there is such a device with room (default: any number)",
-    )
-    add("--json", type=Path, metavar="OUT", help="write all measures of each run")
-    add("--csv", type=Path, metavar="OUT", help="write a line for each run")
-    add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
-    add(
-        "--jobs",
-        type=_count,
-        default=cores,
-        metavar="N",
-        help="runs at a time (default: one for each core)",
-    )
+    text = f"the first one is the base of the comparison (default: {POLICIES})"
+    value("--policy", "NAME[,NAME...]", text, words(POLICIES), type=words)
+    text = f"a run for each (default: 42-51; 42-43 for more than {SMALL} nodes)"
+    value("--seeds", "42-51", text, (), type=seeds)
+    text = "as --neighbours of `gpushare serve`: other pods that the device of a pod has at most,"
+    text += " while there is such a device with room (default: any number)"
+    value("--neighbours", "N", text, 0, type=_neighbours)
+    value("--json", "OUT", "write all measures of each run", None, type=Path)
+    value("--csv", "OUT", "write a line for each run", None, type=Path)
+    value("-o --output", None, "(default: %(default)s)", "table", choices=FORMATS)
+    value("--jobs", "N", "runs at a time (default: one for each core)", cores, type=_count)
 
 
 def seeds(text: str) -> tuple[int, ...]:

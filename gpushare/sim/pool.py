@@ -1,7 +1,4 @@
-"""A pool of nodes that grows and shrinks, as an autoscaler makes it: at once, and at no cost.
-
-Tested in `tests/unit/sim/test_pool.py`.
-"""
+"""A pool of nodes that grows and shrinks, as an autoscaler makes it: at once, and at no cost."""
 
 import numpy as np
 

@@ -2,8 +2,6 @@
 
 Pods of one kind are alike here, so a reservation is for the oldest waiting pod of a kind, and a
 kind has one at most.
-
-Tested in `tests/unit/sim/test_reservations.py`.
 """
 
 from collections import defaultdict

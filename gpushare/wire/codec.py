@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -58,10 +58,13 @@ class _RawWatchEvent(Struct, gc=False):
 
 
 class _Status(Struct, gc=False):
-    kind: str | None = None
-    status: str | None = None
     code: int | None = None
     message: str | None = None
+
+
+class _Success(Struct, gc=False):
+    kind: Literal["Status"]
+    status: Literal["Success"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,17 +239,6 @@ def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
     )
 
 
-def check_bound(body: bytes) -> None:
-    """Check that the API server has accepted a Binding.
-
-    kube-apiserver answers 201 with a Status of Success (all releases from 1.22 to 1.37). Raises
-    MessageError for anything else.
-    """
-    status = decode_with(_STATUS, body, "answer to a Binding")
-    if (status.kind, status.status) != ("Status", "Success"):
-        raise MessageError("answer to a Binding: is no Status of Success")
-
-
 def check_kind(body: bytes, kind: str) -> None:
     """Check that the answer is an object of the kind. Raises MessageError for anything else."""
     answer_kind = decode_with(_IDENTIFIED, body, "answer").kind
@@ -318,5 +310,8 @@ _ESCAPE = re.compile(
 )
 _EVENT = Decoder(_RawWatchEvent)
 _STATUS = Decoder(_Status)
+BOUND = Decoder(_Success)
+"""Decodes the answer to an accepted Binding, a Status of Success (kube-apiserver 1.22 to 1.37), and
+refuses any other answer."""
 _IDENTIFIED = Decoder(_Identified)
 _RAW_LIST: Decoder[_ListBody[Raw]] = Decoder(_ListBody[Raw])

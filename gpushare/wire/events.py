@@ -14,7 +14,6 @@ from gpushare.wire.fields import MAX_NAME_LENGTH, NAME
 from gpushare.wire.printable import printable
 
 CONTROLLER = "gpushare-extender"
-MERGE_PATCH = "application/merge-patch+json"
 NOTE_LIMIT = 1024
 
 _SHORT_LIMIT = 128

@@ -159,22 +159,19 @@ def _group(
     return Group(key, size, whole and size > 0, sized_by)
 
 
-def sized_object(kind: str, workload: PodGroup | LeaderWorkerSet | JobSet) -> tuple[str, int]:
-    """Return the key of an object that sizes groups (`Group.sized_by`), and that size.
+def pods_at_once(workload: PodGroup | LeaderWorkerSet | JobSet) -> int:
+    """Return how many pods a group of the object needs at once.
 
-    kind: POD_GROUP, COSCHEDULING, VOLCANO, LEADER_WORKER_SET or JOB_SET.
-    The size is 0 if the object has none, and 1 if the pods do not have to exist at once: then each
-    is bound alone.
+    0 if the object names no size, 1 if the pods do not have to exist at once: then each is bound
+    alone.
     """
-    metadata = workload.metadata or Metadata()
-    key = f"{kind} {metadata.namespace or ''}/{(metadata.name or '')[:_MAX_NAME]}"
     if isinstance(workload, PodGroup):
         size = _pod_group_size(workload)
     elif isinstance(workload, LeaderWorkerSet):
         size = _leader_worker_set_size(workload)
     else:
         size = _job_set_size(workload)
-    return key, size if 0 < size <= MAX_MEMBERS else 0
+    return size if 0 < size <= MAX_MEMBERS else 0
 
 
 def _pod_group_size(pod_group: PodGroup) -> int:

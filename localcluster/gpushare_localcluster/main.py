@@ -18,15 +18,12 @@ from gpushare.commandline import Parser
 from gpushare.errors import ApiError, GpuShareError
 from gpushare_localcluster.demo.board import told_of
 from gpushare_localcluster.demo.cluster import DemoCluster, running
-from gpushare_localcluster.demo.cycle_log import cycle_log
 from gpushare_localcluster.demo.kept import kept_lines, next_lines
-from gpushare_localcluster.demo.placed import ScenarioError
-from gpushare_localcluster.demo.plan import Scenario
+from gpushare_localcluster.demo.plan import Scenario, ScenarioError
 from gpushare_localcluster.demo.report import Report, natural
-from gpushare_localcluster.demo.scenario import Program
-from gpushare_localcluster.demo.scheduler_file import read_file
-from gpushare_localcluster.demo.shipped import (
+from gpushare_localcluster.demo.scenario import (
     Part,
+    Program,
     complaint,
     find,
     find_stage,
@@ -34,8 +31,8 @@ from gpushare_localcluster.demo.shipped import (
     shipped,
     stages,
 )
-from gpushare_localcluster.scheduler.schedule_one import Tracer
-from gpushare_localcluster.scheduler.trace import CycleTrace
+from gpushare_localcluster.demo.scheduler_file import read_file
+from gpushare_localcluster.scheduler.trace import CycleTrace, Tracer, cycle_log
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
 from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.controllers.manager import ControllerManager
-from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.profiles import SchedulerOptions
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.contract.apiserver.client import MERGE, Api, ApiReply, Json
 from tests.e2e.processes import until

@@ -17,8 +17,7 @@ from gpushare.errors import (
     ApiNotFound,
     ApiUnavailable,
 )
-from gpushare_localcluster.client import ApiClient, Json
-from gpushare_localcluster.http_client import HttpClient, _dropped
+from gpushare_localcluster.client import ApiClient, HttpClient, Json, _dropped
 from tests.support.waiting import poll
 
 Handle = Callable[[socket.socket, bytes], None]

@@ -8,7 +8,7 @@ from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
 from gpushare_localcluster.client import ApiClient, Json
 from gpushare_localcluster.controllers.manager import ControllerManager
-from gpushare_localcluster.heartbeat import Heartbeat
+from gpushare_localcluster.kubelet import Heartbeat
 from tests.contract.apiserver.client import Api
 from tests.e2e.processes import until
 

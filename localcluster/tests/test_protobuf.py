@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_localcluster.api.protobuf import ProtobufError, UnknownKindError
-from gpushare_localcluster.api.protobuf_kinds import decode
+from gpushare_localcluster.api.protobuf import ProtobufError, UnknownKindError, decode
 
 CLASS = (
     b"k8s\x00\n%\n\x14scheduling.k8s.io/v1\x12\rPriorityClass"

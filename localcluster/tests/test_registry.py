@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare_localcluster.api.deletion import DeleteOptions
 from gpushare_localcluster.api.objects import Object
-from gpushare_localcluster.api.patch import json_patch, merge_patch
+from gpushare_localcluster.api.patch import json_patch, merge_patch, strategic_merge
 from gpushare_localcluster.api.registry import Registry
 from gpushare_localcluster.api.resources import (
     EVENTS,
@@ -21,11 +21,10 @@ from gpushare_localcluster.api.resources import (
     Resource,
     find,
 )
-from gpushare_localcluster.api.scale import scale_of
 from gpushare_localcluster.api.status import StatusError
 from gpushare_localcluster.api.store import Store
-from gpushare_localcluster.api.strategic import strategic_merge
 from gpushare_localcluster.api.tables import table
+from gpushare_localcluster.api.writing import scale_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

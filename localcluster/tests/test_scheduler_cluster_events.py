@@ -15,12 +15,11 @@ from gpushare_localcluster.scheduler.cluster_events import (
     Resource,
 )
 from gpushare_localcluster.scheduler.feed import Feed
-from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.handle import Handle, WaitingPods
 from gpushare_localcluster.scheduler.objects import PodView, read_pod
 from gpushare_localcluster.scheduler.profiles import build_frameworks
 from gpushare_localcluster.scheduler.queue import SchedulingQueue
 from gpushare_localcluster.scheduler.runtime import Framework
-from gpushare_localcluster.scheduler.waiting import WaitingPods
 
 Json = dict[str, Any]
 ZONE = "zone"

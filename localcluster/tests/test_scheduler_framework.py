@@ -12,21 +12,20 @@ from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 from gpushare_localcluster.scheduler.cache import Cache, NodeInfo, Snapshot
 from gpushare_localcluster.scheduler.cycle import FitError, SchedulingCycle
-from gpushare_localcluster.scheduler.cycle_state import CycleState
 from gpushare_localcluster.scheduler.feed import Feed
 from gpushare_localcluster.scheduler.framework import (
     SKIP,
     SUCCESS,
     Code,
+    CycleState,
     NodeNames,
     Status,
 )
-from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.handle import Handle, WaitingPod, WaitingPods
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.profiles import build_framework, registry
 from gpushare_localcluster.scheduler.queue import SchedulingQueue
 from gpushare_localcluster.scheduler.runtime import Framework
-from gpushare_localcluster.scheduler.waiting import WaitingPod, WaitingPods
 
 
 def pod(name: str = "p", **spec: Any) -> PodView:

@@ -5,19 +5,20 @@ from typing import Any
 import pytest
 
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import Code, Plugin
+from gpushare_localcluster.scheduler.framework import Code, CycleState, Plugin
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
-from gpushare_localcluster.scheduler.plugins.images import ImageLocality
-from gpushare_localcluster.scheduler.plugins.node import NodePorts
-from gpushare_localcluster.scheduler.plugins.node_affinity import NodeAffinity
+from gpushare_localcluster.scheduler.plugins.node import (
+    ImageLocality,
+    NodeAffinity,
+    NodePorts,
+    TaintToleration,
+)
 from gpushare_localcluster.scheduler.plugins.pod_affinity import InterPodAffinity
 from gpushare_localcluster.scheduler.plugins.resources import (
     NodeResourcesBalancedAllocation,
     NodeResourcesFit,
 )
-from gpushare_localcluster.scheduler.plugins.taints import TaintToleration
 from gpushare_localcluster.scheduler.plugins.topology_spread import PodTopologySpread
 from gpushare_localcluster.scheduler.runtime import Framework
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpushare.wire.scheduler.profiles import Profile
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare_localcluster.scheduler.candidates import Candidate
 from gpushare_localcluster.scheduler.cycle import FitError, SchedulingCycle
+from gpushare_localcluster.scheduler.extender import Candidate
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.profiles import build_frameworks

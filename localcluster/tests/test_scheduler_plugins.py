@@ -5,20 +5,23 @@ from typing import Any
 import pytest
 
 from gpushare_localcluster.scheduler.cache import Cache, NodeInfo, Snapshot
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.diagnosis import unschedulable_message
 from gpushare_localcluster.scheduler.framework import (
     Code,
+    CycleState,
     FilterPlugin,
     Status,
+    unschedulable_message,
 )
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, pod_requests, read_node, read_pod
-from gpushare_localcluster.scheduler.plugins.node import NodeName, NodeUnschedulable
-from gpushare_localcluster.scheduler.plugins.node_affinity import NodeAffinity
-from gpushare_localcluster.scheduler.plugins.preemption import DefaultPreemption
+from gpushare_localcluster.scheduler.plugins.node import (
+    NodeAffinity,
+    NodeName,
+    NodeUnschedulable,
+    TaintToleration,
+)
 from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
-from gpushare_localcluster.scheduler.plugins.taints import TaintToleration
+from gpushare_localcluster.scheduler.preemption import DefaultPreemption
 from gpushare_localcluster.scheduler.runtime import Framework
 
 GPU = "aliyun.com/gpu-mem"

@@ -7,14 +7,17 @@ import pytest
 
 from gpushare.wire.budgets import DisruptionBudget
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare_localcluster.scheduler.candidates import Candidate, best
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import Code, Status
+from gpushare_localcluster.scheduler.extender import Candidate
+from gpushare_localcluster.scheduler.framework import Code, CycleState, Status
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
-from gpushare_localcluster.scheduler.plugins.preemption import DefaultPreemption
 from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
-from gpushare_localcluster.scheduler.preemption import NoPreemption, Preemption
+from gpushare_localcluster.scheduler.preemption import (
+    DefaultPreemption,
+    NoPreemption,
+    Preemption,
+    best,
+)
 from gpushare_localcluster.scheduler.runtime import Framework
 
 GPU = "example.com/gpu-mem"

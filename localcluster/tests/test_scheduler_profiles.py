@@ -14,13 +14,11 @@ from gpushare.wire.scheduler.profiles import PluginSet, Profile
 from gpushare_localcluster.demo.nodenumber import PATIENCE
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare_localcluster.scheduler.cycle import SchedulingCycle
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import SUCCESS, Code
-from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.framework import SUCCESS, Code, CycleState
+from gpushare_localcluster.scheduler.handle import Handle, WaitingPod
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.profiles import GROUP, build_frameworks, registry
 from gpushare_localcluster.scheduler.runtime import Framework
-from gpushare_localcluster.scheduler.waiting import WaitingPod
 
 _PAGE = (Path(__file__).parents[2] / "docs/scheduler-tour.md").read_text(encoding="utf-8")
 

@@ -11,7 +11,7 @@ from gpushare_localcluster.scheduler.cluster_events import (
     Resource,
 )
 from gpushare_localcluster.scheduler.objects import PodView, read_pod
-from gpushare_localcluster.scheduler.plugins.enqueue import SchedulingGates
+from gpushare_localcluster.scheduler.plugins.registry import SchedulingGates
 from gpushare_localcluster.scheduler.queue import QueuedPod, SchedulingQueue, backoff
 
 FIT = frozenset({"NodeResourcesFit"})

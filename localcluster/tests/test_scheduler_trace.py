@@ -9,14 +9,13 @@ import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
-from gpushare_localcluster.demo.cycle_log import cycle_log
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare_localcluster.scheduler.cycle import CycleError, FitError, SchedulingCycle
 from gpushare_localcluster.scheduler.framework import Code, Status
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.profiles import build_frameworks
-from gpushare_localcluster.scheduler.trace import CycleTrace, decided, waiting
+from gpushare_localcluster.scheduler.trace import CycleTrace, cycle_log, decided, waiting
 
 # The remaining scores are short enough to read.
 SHORT = {"score": PluginSet(disabled=("*",), enabled=(("NodeResourcesFit", 2),))}

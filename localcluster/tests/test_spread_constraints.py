@@ -10,8 +10,7 @@ import pytest
 from gpushare.errors import SettingsError
 from gpushare.wire.label_selectors import selects
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import Code
+from gpushare_localcluster.scheduler.framework import Code, CycleState
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.others import OtherObjects

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_localcluster.api.objects import Object, metadata
-from gpushare_localcluster.api.records import Record
+from gpushare_localcluster.api.objects import Object, Record, metadata
+from gpushare_localcluster.api.reading import Scope, Watch
 from gpushare_localcluster.api.resources import PODS
 from gpushare_localcluster.api.status import StatusError
 from gpushare_localcluster.api.store import Store
-from gpushare_localcluster.api.watching import Scope, Watch
 
 TABLE = PODS.table
 

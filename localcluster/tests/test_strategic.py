@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare_localcluster.api.patch import strategic_merge
 from gpushare_localcluster.api.status import StatusError
-from gpushare_localcluster.api.strategic import strategic_merge
 
 Items = list[dict[str, object]]
 

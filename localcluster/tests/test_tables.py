@@ -4,11 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpushare_localcluster.api.cells import human_duration
-from gpushare_localcluster.api.objects import Object
-from gpushare_localcluster.api.records import Record
+from gpushare_localcluster.api.objects import Object, Record
 from gpushare_localcluster.api.resources import EVENTS, NODES, PODS, Resource, find
-from gpushare_localcluster.api.tables import table
+from gpushare_localcluster.api.tables import human_duration, table
 
 NOW = datetime(2026, 5, 5, 12, 0, 0, tzinfo=UTC)
 BORN = (NOW - timedelta(minutes=3, seconds=7)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -2,9 +2,8 @@
 from.
 """
 
-from gpushare_localcluster.api.objects import Object
-from gpushare_localcluster.api.records import Change, Record
-from gpushare_localcluster.api.waiters import Place, Waiter, Waiters
+from gpushare_localcluster.api.objects import Change, Object, Record
+from gpushare_localcluster.api.store import Place, Waiter, Waiters
 
 NODE_NAME = "spec.nodeName"
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from gpushare.errors import ApiUnavailable
-from gpushare_localcluster.work_loop import WorkLoop
+from gpushare_localcluster.informer import WorkLoop
 
 SOON = 60.0
 

@@ -23,7 +23,7 @@ from gpushare.kube.election import read_lease, seconds_of
 from gpushare.kube.responses import LineSplitter, response_error
 from gpushare.wire.annotations import ALIYUN, is_uuid, placement
 from gpushare.wire.budgets import read_budget
-from gpushare.wire.codec import Codec, check_bound
+from gpushare.wire.codec import BOUND, Codec, decode_with
 from gpushare.wire.dra.devices import read_slice, read_taint_rule
 from gpushare.wire.dra.objects import (
     DEVICE_CLASSES,
@@ -146,13 +146,13 @@ def _pod_of(pod: Any) -> None:
     """The readings of a decoded pod from any source."""
     priority_of(pod)
     admitted_pod(pod)
-    for old_version in (pod_ref, lambda each: units_of(each, ALIYUN.resource)):
+    for old_version in (pod_ref, lambda each: units_of(each, ALIYUN)):
         try:
             old_version(pod)
         except WireError:
             continue
     collected = observe_pod(pod, ALIYUN)
-    assert collected.request.total == units_of(pod, ALIYUN.resource)
+    assert collected.request.total == units_of(pod, ALIYUN)
     assert 0 <= collected.request.total <= MAX_UNITS
 
 
@@ -284,6 +284,10 @@ def _lines(data: bytes) -> None:
     assert lines == [line for line in data.split(b"\n")[:-1] if line.strip()]
 
 
+def _binding_answer(data: bytes) -> None:
+    decode_with(BOUND, data, "answer to a Binding")
+
+
 def _refusal(data: bytes) -> None:
     assert "\n" not in str(response_error("GET /x", 500, data))
 
@@ -368,7 +372,7 @@ DECODERS = (
     Decoder("watch errors", _codec(PODS), ({"type": "ERROR", "object": {"code": 410}},)),
     Decoder("scheduler files", _scheduler, (odd.SCHEDULER, odd.POLICY)),
     Decoder("durations", _duration, ("5s", "1m30.5s", "-0")),
-    Decoder("answer to a Binding", check_bound, ({"kind": "Status", "status": "Success"},)),
+    Decoder("answer to a Binding", _binding_answer, ({"kind": "Status", "status": "Success"},)),
     Decoder("answer by name", _answer, (odd.POD | {"kind": "Pod"},)),
     Decoder("lease", _lease, (odd.LEASE,)),
     Decoder("lines of a watch", _lines, ('{"a":1}\n\n{"b":2}\n{"c"',)),

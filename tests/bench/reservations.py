@@ -15,7 +15,7 @@ import random
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from gpushare.sim.experiments import churn
 from gpushare.sim.options import words
@@ -61,7 +61,7 @@ def measured(job: Job) -> tuple[Job, dict[str, Any]]:
     """Run the job; return the job and the record."""
     nodes = [TraceNode(f"n-{row}", 128_000, 10**6, 8, _CARD, "card") for row in range(job.nodes)]
     record = churn(nodes, pods_of(job.mix), job.policy, job.seed, job.options)
-    return job, cast("dict[str, Any]", record)
+    return job, record
 
 
 def table(jobs: Sequence[Job], records: Sequence[dict[str, Any]]) -> list[list[str]]:

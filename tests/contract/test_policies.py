@@ -11,14 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.decide import BEST, feasible, filter_nodes, place, score_nodes
+from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
 from gpushare.core.model import PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import Snapshot
+from gpushare.core.snapshot import Snapshot, has_room
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import COMPUTE, WORKLOAD, Cluster, clusters, has_room, node, requests
+from tests.unit.core.clusters import (
+    COMPUTE,
+    WORKLOAD,
+    Cluster,
+    clusters,
+    fits_allocation,
+    node,
+    requests,
+)
 
 
 @cache
@@ -54,7 +62,7 @@ def test_a_score_is_a_finite_number_for_each_device_of_each_row_asked(
 ) -> None:
     view = cluster.snapshot()
     rows, width = _rows(view), view.capacity.shape[1]
-    enough = feasible(view, rows, request)
+    enough = has_room(view, rows, request, pairing=True)
     for name, policy in every().items():
         values = policy.score(view, rows, request)
         assert values.dtype == np.float64, name
@@ -69,7 +77,7 @@ def test_a_score_does_not_depend_on_what_runs_on_other_nodes(
     cluster: Cluster, request: Request
 ) -> None:
     view = cluster.snapshot()
-    fits = feasible(view, _rows(view), request)
+    fits = has_room(view, _rows(view), request, pairing=True)
     together = {name: policy.score(view, _rows(view), request) for name, policy in every().items()}
     for index, spec in enumerate(cluster.nodes):
         used, cores = cluster.used[spec.name], cluster.cores_used(spec.name)
@@ -97,7 +105,7 @@ def test_the_others_score_a_node_as_if_it_were_the_only_one(
         used, cores = cluster.used[spec.name], cluster.cores_used(spec.name)
         alone = Cluster((spec,), {spec.name: used}, cores={spec.name: cores}).snapshot()
         width = alone.capacity.shape[1]
-        mask = feasible(alone, _rows(alone), request)[0]
+        mask = has_room(alone, _rows(alone), request, pairing=True)[0]
         if mask.sum() < request.devices:
             continue
         for name, policy in by_row.items():
@@ -112,7 +120,7 @@ def test_a_score_does_not_depend_on_the_order_of_rows(
 ) -> None:
     view = cluster.snapshot()
     order = np.array(data.draw(st.permutations(range(len(view.names)))), dtype=np.intp)
-    mask = feasible(view, _rows(view), request)
+    mask = has_room(view, _rows(view), request, pairing=True)
     mask &= mask.sum(axis=1, keepdims=True) >= request.devices
     for name, policy in every().items():
         shuffled = np.where(mask[order], policy.score(view, order, request), 0)
@@ -152,7 +160,7 @@ def test_the_winner_of_prioritize_can_be_bound(cluster: Cluster, request: Reques
         winners = score_nodes(view, fit, request, Ranking(policy)).get(10, [])
         assert len(winners) == bool(fit), name
         for winner in winners:
-            assert has_room(view, place(view, winner, request, Ranking(policy))), name
+            assert fits_allocation(view, place(view, winner, request, Ranking(policy))), name
 
 
 @pytest.mark.parametrize(

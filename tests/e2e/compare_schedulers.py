@@ -20,8 +20,8 @@ from typing import Any
 
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare_localcluster.scheduler.cache import Snapshot
-from gpushare_localcluster.scheduler.candidates import Candidate
 from gpushare_localcluster.scheduler.cycle import Decision, FitError, SchedulingCycle
+from gpushare_localcluster.scheduler.extender import Candidate
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, read_pod
 from gpushare_localcluster.scheduler.others import OtherObjects

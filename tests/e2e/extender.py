@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 from tests.e2e.processes import PATIENCE, Process
 from tests.integration.process import free_port
 from tests.integration.verbs import Reply, Verbs

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 from tests.contract.apiserver.client import MERGE, Json
 from tests.e2e.binaries import needed
 from tests.e2e.cage import Cage, highest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube.trust import trust_as_kubernetes
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 
 
 def openssl(folder: Path, *args: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.deletion import DeleteOptions
-from gpushare_localcluster.api.records import Change
+from gpushare_localcluster.api.objects import Change
 from gpushare_localcluster.api.resources import RESOURCES, Resource
 from gpushare_localcluster.api.store import Store
 from tests.support.faults import Fault, FaultPlan, FaultRequest, faulty

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 from tests.integration.cluster import Json
 from tests.integration.verbs import Reply, Verbs
 from tests.support.waiting import PATIENCE, poll

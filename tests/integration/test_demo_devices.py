@@ -60,7 +60,7 @@ class Place:
         ]
         pod = self.cluster.pod(*units, spec={"initContainers": before} if before else {})
         request = request_of(POD_CODEC.decode(json.dumps(pod).encode()), ALIYUN)
-        allocation = Allocation(node, (device,), (request.total,))
+        allocation = Allocation(node, ((device, request.total),))
         self.cluster.annotate_pod(pod, encode(allocation, request, UNITS, "1", ALIYUN))
         name = pod["metadata"]["name"]
         self.cluster.change(

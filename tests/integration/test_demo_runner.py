@@ -6,12 +6,11 @@ from pathlib import Path
 from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.httpserver import Environ, HttpServer, StartResponse
 from gpushare_localcluster.api.store import Store
-from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.client import ApiClient, HttpClient
 from gpushare_localcluster.demo.board import Board
 from gpushare_localcluster.demo.report import Report
 from gpushare_localcluster.demo.runner import Runner
 from gpushare_localcluster.demo.scenario import load_scenario
-from gpushare_localcluster.http_client import HttpClient
 from tests.support.faults import FaultPlan, delay, faulty
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 from tests.integration.cluster import COUNT, Cluster, Json
 from tests.integration.conftest import StartExtender, World
 from tests.support.faults import Fault, FaultRequest, delay, status

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gpushare.cli.main import main
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json
 
 FIELD = Path(__file__).parents[1] / "data" / "field"

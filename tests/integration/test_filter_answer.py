@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.profiles import SchedulerOptions
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.integration.cluster import Cluster, Json
 from tests.integration.conftest import StartExtender

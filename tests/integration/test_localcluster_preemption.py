@@ -7,10 +7,8 @@ import pytest
 
 from gpushare.wire.scheduler.config import ExtenderConfig, ExtenderManagedResource
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare_localcluster.scheduler.candidates import Candidate
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.extender import HttpExtender
-from gpushare_localcluster.scheduler.framework import Code, Status
+from gpushare_localcluster.scheduler.extender import Candidate, HttpExtender
+from gpushare_localcluster.scheduler.framework import Code, CycleState, Status
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
 from gpushare_localcluster.scheduler.preemption import NoPreemption, Preemption

@@ -13,16 +13,14 @@ from gpushare.errors import ApiNotFound
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
-from gpushare_localcluster.client import MERGE_PATCH, ApiClient
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import MERGE_PATCH, ApiClient, HttpClient
 from gpushare_localcluster.kubelet import Kubelet
-from gpushare_localcluster.scheduler.config import SchedulerOptions
 from gpushare_localcluster.scheduler.cycle import Decision
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import Code, Status
+from gpushare_localcluster.scheduler.framework import Code, CycleState, Status
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView
 from gpushare_localcluster.scheduler.plugins.registry import IN_TREE
+from gpushare_localcluster.scheduler.profiles import SchedulerOptions
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.integration.small_extender import SmallExtender, small_extender
 from tests.integration.verbs import scheduler_entry

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpushare.cli.main import main
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.process import free_port

@@ -13,12 +13,11 @@ from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
 from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.scheduler.cache import NodeInfo
-from gpushare_localcluster.scheduler.config import SchedulerOptions
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import SUCCESS, Code, NodeNames, Status
+from gpushare_localcluster.scheduler.framework import SUCCESS, Code, CycleState, NodeNames, Status
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView
 from gpushare_localcluster.scheduler.plugins.registry import IN_TREE
+from gpushare_localcluster.scheduler.profiles import SchedulerOptions
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 
 Json = dict[str, Any]

@@ -82,30 +82,6 @@ def test_an_interrupted_command_leaves_what_is_finished(
     assert f"device-bestfit {finished[1]:>6}" in table
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_bar_moves_within_a_run_and_what_an_interrupted_run_has_is_told(
-    tmp_path: Path, jobs: str
-) -> None:
-    out = tmp_path / "out.json"
-    words = ["churn", *trace(tmp_path), "--life", "900", "--seeds", "1-3", "--jobs", jobs]
-    # A share of the first run, the time that is gone, the time that is left, and the rate.
-    bar = r"simulate 0/3 runs +[1-9]\d*%\|.*?\[00:\d\d<\d\d:\d\d(:\d\d)?, +[\d.]+(s/run|run/s)\]"
-    code, table, output = interrupted([*words, "--json", str(out)], bar, signal.SIGINT)
-    assert code == 130
-    assert "interrupted: 0 of 3 runs are finished" in output
-    document = json.loads(out.read_text())
-    assert document["records"] == []
-    broken_off = document["brokenOff"]
-    assert 1 <= len(broken_off) <= int(jobs)
-    assert all(0 < one["reached"] < 1 for one in broken_off)
-    # Of two runs at once, one may not have come to the end of its warm-up.
-    measured = [one for one in broken_off if "alloc" in one]
-    assert measured
-    for one in measured:
-        line = f"  device-bestfit, seed {one['seed']}: {one['reached']:.0%} done, ALLOC"
-        assert f"{line} {one['alloc']:.2f} until then\n" in table
-
-
 def interrupted(words: list[str], when: str, by: signal.Signals) -> tuple[int, str, str]:
     """The exit code, stdout and stderr of the command, which ends when its terminal shows the text.
 

@@ -29,7 +29,7 @@ from gpushare.sim.engine import Cluster as Simulated
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, read_nodes, read_pods, request_of
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.scheduler.profiles import Profile
-from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.profiles import SchedulerOptions
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.contract.apiserver.conftest import SERVER
 from tests.e2e.binaries import RELEASE, needed

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import ExtenderManagedResource
-from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.profiles import SchedulerOptions
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.contract.apiserver.client import Api
 from tests.e2e.objects import Objects

@@ -23,7 +23,7 @@ from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.errors import ApiError
 from gpushare.extender.follow.auditor import Finding
 from gpushare.extender.verbs.bind.transaction import BUDGET
-from gpushare_localcluster.api.records import Change
+from gpushare_localcluster.api.objects import Change
 from tests.simulation.network import Client, Request
 from tests.simulation.replica import AUDIT, PATHS, Replica
 from tests.simulation.server import EPOCH, Line, Server

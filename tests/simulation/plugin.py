@@ -27,9 +27,8 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Decoded
 from gpushare.wire.objects import PODS
 from gpushare_localcluster.devices.admission import AdmissionError
-from gpushare_localcluster.devices.manager import ContainerGrant, DeviceManager
-from gpushare_localcluster.devices.sockets import HEALTHY, UNHEALTHY
-from gpushare_localcluster.grants import container_units, containers, is_plain_init
+from gpushare_localcluster.devices.manager import HEALTHY, UNHEALTHY, ContainerGrant, DeviceManager
+from gpushare_localcluster.pod_status import container_units, containers, is_plain_init
 from tests.simulation.chance import Chance
 from tests.simulation.truth import Json, PodTruth
 

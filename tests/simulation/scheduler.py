@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.errors import MessageError, NotReady
-from gpushare_localcluster.api.records import Record
+from gpushare_localcluster.api.objects import Record
 from gpushare_localcluster.api.resources import NODES, PODS
 from gpushare_localcluster.api.status import StatusError
 from tests.simulation.chance import Chance

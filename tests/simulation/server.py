@@ -15,15 +15,13 @@ from itertools import count
 
 from gpushare.errors import ApiGone
 from gpushare.kube.responses import response_error
+from gpushare_localcluster.api.apiserver import Rest
 from gpushare_localcluster.api.calls import Call, target_of
-from gpushare_localcluster.api.podlogs import PodLogs
-from gpushare_localcluster.api.reading import selection
-from gpushare_localcluster.api.records import Change, Record
+from gpushare_localcluster.api.objects import Change, Record
+from gpushare_localcluster.api.reading import PodLogs, Scope, Watch, event_line, selection
 from gpushare_localcluster.api.registry import Registry
-from gpushare_localcluster.api.rest import Rest
 from gpushare_localcluster.api.status import StatusError
 from gpushare_localcluster.api.store import Store
-from gpushare_localcluster.api.watching import Scope, Watch, event_line
 from tests.simulation.tasks import Tasks
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.core.snapshot import NodeArrays
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.ledger.books import Store
 from tests.simulation.threads import ThreadCrowd, switching_often
 

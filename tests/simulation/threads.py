@@ -34,7 +34,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import NODES as NODE_OBJECTS
 from gpushare.wire.objects import PODS as POD_OBJECTS
 from gpushare_localcluster.api.deletion import DeleteOptions
-from gpushare_localcluster.api.records import Change
+from gpushare_localcluster.api.objects import Change
 from gpushare_localcluster.api.status import StatusError
 from gpushare_localcluster.api.store import Store
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Json

@@ -15,10 +15,10 @@ from random import Random
 
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
 from gpushare.kube.responses import response_error
+from gpushare_localcluster.api.apiserver import Rest
 from gpushare_localcluster.api.calls import Call
-from gpushare_localcluster.api.podlogs import PodLogs
+from gpushare_localcluster.api.reading import PodLogs
 from gpushare_localcluster.api.registry import Registry
-from gpushare_localcluster.api.rest import Rest
 from gpushare_localcluster.api.status import StatusError
 from gpushare_localcluster.api.store import Store
 

@@ -141,7 +141,7 @@ class Life:
         assert fits
         try:
             ref = PodRef("default", uid, uid)
-            allocation = self.books.assume(ref, request, allocation, self.world.now)
+            allocation, _ = self.books.assume(ref, request, allocation, self.world.now)
         except InsufficientMemory as error:
             raise AssertionError("placed on this very view, and refused") from error
         except RequestRefused:

@@ -17,7 +17,7 @@ from gpushare.cli.main import main
 from gpushare.core.explain import PodVerdict
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import MAX_SHARERS
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 from tests.e2e.objects import COUNT, MEM, NODES, PODS, Objects, fresh
 from tests.e2e.processes import until
 from tests.support.sentences import CURES, verdicts_of

@@ -47,7 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "addresses", "commandline", "core.amounts", "core.model", "core.cover"),
-        *("core.node_filters", "core.policy"),
+        *("core.node_filters", "core.policy", "core.workload_names"),
         *("core.ranking", "core.selectors", "core.claims", "yamlfile", "wire", "kube", "ledger"),
         *("explain", "trace"),
     ),
@@ -112,13 +112,16 @@ DOORS: dict[str, tuple[str, ...]] = {
         "wire.extender",
         "wire.kueue",
         "wire.preempt",
+        "device_plugin.devices",
         "gpushare_localcluster.api.objects",
         "gpushare_localcluster.client",
+        "gpushare_localcluster.demo.plan",
+        "gpushare_localcluster.demo.scenario",
     ),
     "numpy": ("core", "policy", "sim", "explain"),
     "prometheus_client": ("device_plugin.metrics", "extender.tell.metrics"),
     "pynvml": ("device_plugin.devices",),
-    "tqdm": ("cli.whatif", "sim.runner"),
+    "tqdm": ("cli.whatif", "sim.main"),
     "urllib3": ("kube.responses", "kube.client", "kube.session"),
     "werkzeug": ("extender.door.app",),
     "yaml": (

@@ -16,17 +16,16 @@ from gpushare_localcluster.scheduler.cluster_events import (
     EventWithHint,
     Resource,
 )
-from gpushare_localcluster.scheduler.cycle_state import CycleState
 from gpushare_localcluster.scheduler.framework import (
     SKIP,
     SUCCESS,
     Code,
+    CycleState,
     NodeNames,
     Status,
 )
-from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.handle import Handle, WaitingPod
 from gpushare_localcluster.scheduler.objects import PodView
-from gpushare_localcluster.scheduler.waiting import WaitingPod
 
 _GANG = "scheduling.x-k8s.io/pod-group"
 _SIZE = "pod-group.scheduling.sigs.k8s.io/min-available"

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from gpushare_localcluster.scheduler.cache import NodeInfo
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import MAX_NODE_SCORE
+from gpushare_localcluster.scheduler.framework import MAX_NODE_SCORE, CycleState
 from gpushare_localcluster.scheduler.handle import PlainPlugin
 from gpushare_localcluster.scheduler.objects import CPU, PodView
 

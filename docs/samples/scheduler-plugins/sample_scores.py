@@ -1,8 +1,7 @@
 """Two plug-ins that score. How much each counts is the matter of the profile, by weights."""
 
 from gpushare_localcluster.scheduler.cache import NodeInfo
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import MAX_NODE_SCORE, PluginError
+from gpushare_localcluster.scheduler.framework import MAX_NODE_SCORE, CycleState, PluginError
 from gpushare_localcluster.scheduler.handle import PlainPlugin
 from gpushare_localcluster.scheduler.objects import PodView
 

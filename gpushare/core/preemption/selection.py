@@ -100,7 +100,7 @@ class VictimSelection:
                 ):
                     self._free[device, number] = amount.whole - used[device]
                     self._needed[device, number] = amount.needed(percent)
-        if request.excludes_fellows:
+        if request.apart and request.apart.required:
             self._exclude_fellows(books.entries)
 
     def _exclude_fellows(self, entries: Iterable[Entry]) -> None:

@@ -8,7 +8,7 @@ Tested in `tests/unit/ledger/test_ledger.py`.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, Percents
 from gpushare.core.model import (
@@ -78,8 +78,6 @@ class Waiting:
 class Assumption:
     """A bind of ours that no watch has shown yet; at the gate nothing has been sent."""
 
-    phase: Phase
-    """One of `ASSUMED` in phases.py."""
     token: int
     """A new one whenever an earlier read must not settle it."""
     node: str
@@ -89,7 +87,7 @@ class Assumption:
     stamps: frozenset[str]
     """Their assume times."""
     since: float
-    """When it came to its phase, in seconds of a monotonic clock."""
+    """When the entry came to its phase, in seconds of a monotonic clock."""
     due: bool = False
     """Its pod has to be read: no answer came, or a list came."""
     waiting: Waiting | None = None
@@ -104,8 +102,6 @@ class Assumption:
 
 _NO_COVER = Cover()
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
-# Python 3.11 takes as long to look a member up as for the rest of a property.
-_BOUND: Final = Phase.BOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +135,8 @@ class Entry:
     """The basis of `placement`."""
     ends_by: float = 0.0
     """When it must be gone, in seconds since the epoch; 0 if nothing ends it."""
-
-    @property
-    def phase(self) -> Phase:
-        """Where it stands."""
-        return _BOUND if self.assumption is None else self.assumption.phase
+    phase: Phase = Phase.BOUND
+    """With an assumption one of `ASSUMED` in phases.py, without one `BOUND`."""
 
     @property
     def known_bound(self) -> bool:

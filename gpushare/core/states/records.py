@@ -160,12 +160,12 @@ def listed(record: Record | None, event: Event, *, now: float, token: int) -> Re
     assumption = record.assumption
     if assumption is None:
         binding = (record.node, record.cover, frozenset[str]())
-        assumption = Assumption(phase, token, *binding, now, due=True, unbound=True)
+        assumption = Assumption(token, *binding, now, due=True, unbound=True)
     elif event is Event.NOT_LISTED:
         assumption = replace(assumption, waiting=None)
     else:
         assumption = replace(assumption, due=True, token=token)
-    return replace(record, assumption=assumption)
+    return replace(record, phase=phase, assumption=assumption)
 
 
 def read(record: Record | None, pod: ObservedPod | None, token: int, now: float) -> Step:
@@ -186,10 +186,10 @@ def read(record: Record | None, pod: ObservedPod | None, token: int, now: float)
         return Step(record)
     if pod.node:
         cover, sure, alarm = _cover_when_bound(record, assumption, pod)
-        landed = replace(assumption, phase=phase, since=now, due=False, sure=sure)
-        return Step(_bound(pod, cover, landed), alarm)
+        landed = replace(assumption, since=now, due=False, sure=sure)
+        return Step(replace(_bound(pod, cover), phase=phase, assumption=landed), alarm)
     alarm = None
-    if not assumption.lost and (assumption.phase is Phase.LANDED or assumption.unbound):
+    if not assumption.lost and (record.phase is Phase.LANDED or assumption.unbound):
         alarm = Alarm("binding_lost", record.ref, record.node)
         record = replace(record, assumption=replace(assumption, lost=True))
     return Step(assumption.waiting if phase is Phase.UNCHARGED else record, alarm)
@@ -225,8 +225,8 @@ def assumed(
     node, cover = allocation.node, Cover(allocation.shares, allocation.uuids)
     pending = record if isinstance(record, Waiting) else None
     stamps = frozenset([binding.stamp])
-    assumption = Assumption(phase, binding.token, node, cover, stamps, binding.now, waiting=pending)
-    return Entry(ref, request, node, cover.written, assumption, cover=cover)
+    assumption = Assumption(binding.token, node, cover, stamps, binding.now, waiting=pending)
+    return Entry(ref, request, node, cover.written, assumption, cover=cover, phase=phase)
 
 
 def sent_again(entry: Entry, binding: Sent) -> Entry:
@@ -235,8 +235,8 @@ def sent_again(entry: Entry, binding: Sent) -> Entry:
     if was is None or phase is None:
         return entry
     stamps = was.stamps | {binding.stamp}
-    again = replace(was, phase=phase, token=binding.token, since=binding.now, stamps=stamps)
-    return replace(entry, assumption=again)
+    again = replace(was, token=binding.token, since=binding.now, stamps=stamps)
+    return replace(entry, phase=phase, assumption=again)
 
 
 def answered(record: Record | None, event: Event, binding: Sent) -> Record | None:
@@ -255,20 +255,19 @@ def answered(record: Record | None, event: Event, binding: Sent) -> Record | Non
     if phase is None or phase is Phase.UNCHARGED:
         return record if phase is None else assumption.waiting
     sure = assumption.sure or event is Event.ACCEPTED
-    assumption = replace(assumption, phase=phase, since=binding.now, sure=sure)
+    assumption = replace(assumption, since=binding.now, sure=sure)
     if event is Event.NO_ANSWER:
         assumption = replace(assumption, due=True, token=binding.token)
-    return replace(record, assumption=assumption)
+    return replace(record, phase=phase, assumption=assumption)
 
 
-def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None) -> Entry:
+def _bound(pod: ObservedPod, cover: Cover) -> Entry:
     """Return the charge of a pod that is seen bound."""
     return Entry(
         ref=pod.ref,
         request=pod.request,
         node=pod.node,
         placement=cover.written,
-        assumption=assumption,
         assigned=pod.assigned,
         priority=pod.priority,
         started=pod.started,

@@ -3,8 +3,6 @@ read rights, and objects of earlier releases, when the extender allocated claims
 
 Pure. There is no finding unless an extender ranks nodes for claims, or the device class or an
 object of earlier releases exists.
-
-Tested in `tests/unit/doctor/test_claims.py`.
 """
 
 from collections import Counter
@@ -13,7 +11,7 @@ from collections.abc import Iterator
 from gpushare.doctor.checks.server import missing_rights
 from gpushare.doctor.facts import ApiServer, Facts, ListedClaims, ListedDriver, Right, Unread
 from gpushare.doctor.facts import SchedulerFile as File
-from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
+from gpushare.doctor.finding import Check, Finding, count, some
 from gpushare.wire.metrics import family
 
 LEAST_MINOR = 36
@@ -50,16 +48,15 @@ def check_claims(facts: Facts) -> Iterator[Finding]:
         return
     if claims.forbidden and not claims.left_over:
         text = f"this account may not list {some(claims.forbidden)}"
-        yield skip("claims-left-over", text, "run this as an administrator")
+        yield Check("claims-left-over").skip(text, "run this as an administrator")
     if isinstance(facts.api, ApiServer) and 0 < facts.api.minor < LEAST_MINOR:
-        yield warn(
-            "claims-version",
+        yield Check("claims-version").warn(
             f"this is Kubernetes 1.{facts.api.minor}: before 1.{LEAST_MINOR} several claims share a"
             " device only behind a feature gate",
             f"update to 1.{LEAST_MINOR} or later",
         )
     else:
-        yield ok("claims-version", f"Kubernetes is 1.{LEAST_MINOR} or later")
+        yield Check("claims-version").ok(f"Kubernetes is 1.{LEAST_MINOR} or later")
     yield _class(claims)
     yield _slices(claims, driver)
     yield _schedulers(facts, claims, driver)
@@ -72,48 +69,48 @@ def _left_over(names: tuple[str, ...]) -> Finding:
     blocking = [name for name in names if name.startswith(_IN_THE_WAY)]
     if blocking:
         text = f"{some(blocking)}: from a release in which the extender allocated claims; it keeps"
-        return fail("claims-left-over", f"{text} pods with claims pending", command)
+        return Check("claims-left-over").fail(f"{text} pods with claims pending", command)
     text = "from a release in which the extender allocated claims; nothing uses it"
-    return warn("claims-left-over", f"{some(names)}: {text}", command)
+    return Check("claims-left-over").warn(f"{some(names)}: {text}", command)
 
 
 def _class(claims: ListedClaims) -> Finding:
     if claims.selectors is None:
         if any(CLASS in claim.classes for claim in claims.claims.values()):
             text = f"there is no DeviceClass {CLASS}, and claims name it: their pods stay pending"
-            return fail("claims-class", text, _APPLY)
-        return ok("claims-class", f"no claim names the DeviceClass {CLASS}, and there is none")
+            return Check("claims-class").fail(text, _APPLY)
+        return Check("claims-class").ok(
+            f"no claim names the DeviceClass {CLASS}, and there is none"
+        )
     if "false" in claims.selectors:
-        return fail(
-            "claims-class",
+        return Check("claims-class").fail(
             f'the DeviceClass {CLASS} has the selector "false": kube-scheduler allocates no device'
             " of it",
             "kubectl replace -f config/extender/claims/device-class.yaml",
         )
-    return ok("claims-class", f"kube-scheduler allocates devices of the DeviceClass {CLASS}")
+    return Check("claims-class").ok(f"kube-scheduler allocates devices of the DeviceClass {CLASS}")
 
 
 def _slices(claims: ListedClaims, driver: str) -> Finding:
     if not driver:
-        return skip("claims-devices", "the extender names the driver", "give --extender")
+        return Check("claims-devices").skip("the extender names the driver", "give --extender")
     driver_slices = claims.drivers.get(driver)
     if driver_slices is None or not driver_slices.devices:
         other_drivers = f"; there are slices of {some(claims.drivers)}" if claims.drivers else ""
-        return fail(
-            "claims-devices",
+        return Check("claims-devices").fail(
             f"no ResourceSlice has a device of {driver}{other_drivers}",
             "look whether the driver's pods run on the nodes with GPUs, and at --claims",
         )
     devices = count(driver_slices.devices, "device")
     text = f"{devices} of {driver} on {count(len(driver_slices.nodes), 'node')}"
-    return ok("claims-devices", f"{text}; several claims may share {driver_slices.shared}")
+    return Check("claims-devices").ok(f"{text}; several claims may share {driver_slices.shared}")
 
 
 def _schedulers(facts: Facts, claims: ListedClaims, driver: str) -> Finding:
     """Return whether one kube-scheduler allocates all claims of the driver."""
-    name, todo = "claims-schedulers", "have one kube-scheduler place all pods with claims"
+    name, todo = Check("claims-schedulers"), "have one kube-scheduler place all pods with claims"
     if isinstance(facts.pods, Unread):
-        return skip(name, "pods were not read")
+        return name.skip("pods were not read")
     of_driver = [claim for claim in claims.claims.values() if driver in claim.drivers]
     classes = {CLASS}.union(*(claim.classes for claim in of_driver))
     pods: Counter[str] = Counter()
@@ -131,29 +128,29 @@ def _schedulers(facts: Facts, claims: ListedClaims, driver: str) -> Finding:
     processes = {"": pods.keys() & our_names} | {item: {item} for item in pods.keys() - our_names}
     if sum(map(bool, processes.values())) > 1:
         names = ", ".join(f"{scheduler} ({number})" for scheduler, number in sorted(pods.items()))
-        return warn(
-            name,
+        return name.warn(
             f"pods with claims of {driver or CLASS} name {names}: kube-schedulers that allocate"
             " from the same slices can give a device out twice",
             todo,
         )
     if elsewhere:
-        return warn(
-            name,
+        return name.warn(
             f"{count(len(elsewhere), 'pod')} with claims in labelled namespaces"
             f" {'names' if len(elsewhere) == 1 else 'name'} another scheduler: {some(elsewhere)}",
             todo,
         )
-    return ok(name, "one kube-scheduler places all pods with claims")
+    return name.ok("one kube-scheduler places all pods with claims")
 
 
 def _shared_nodes(facts: Facts, driver: ListedDriver) -> Finding:
     """Return which nodes a device plug-in of ours shares and the driver publishes too."""
     if isinstance(facts.nodes, Unread):
-        return skip("claims-nodes", "nodes were not read")
+        return Check("claims-nodes").skip("nodes were not read")
     both = {node.name: node for node in facts.nodes if node.shares and node.name in driver.nodes}
     if not both:
-        return ok("claims-nodes", "no node has devices of both a device plug-in and the driver")
+        return Check("claims-nodes").ok(
+            "no node has devices of both a device plug-in and the driver"
+        )
     twice = [
         f"{uuid} on {name}"
         for name, node in both.items()
@@ -165,9 +162,9 @@ def _shared_nodes(facts: Facts, driver: ListedDriver) -> Finding:
     )
     if twice:
         text = "a device plug-in and the driver both give out the device"
-        return fail("claims-nodes", f"{some(twice)}: {text}", todo)
+        return Check("claims-nodes").fail(f"{some(twice)}: {text}", todo)
     text = "devices of a device plug-in and of the driver: no new pod by annotation goes there"
-    return warn("claims-nodes", f"{some(both)}: {text}", todo)
+    return Check("claims-nodes").warn(f"{some(both)}: {text}", todo)
 
 
 def _rights(facts: Facts) -> Finding:
@@ -175,5 +172,7 @@ def _rights(facts: Facts) -> Finding:
         return facts.rights.finding("claims-rights")
     lacking = [right for right in CLAIMS_RIGHTS if not facts.rights.get(right)]
     if lacking:
-        return missing_rights("claims-rights", lacking, _APPLY, own_account=facts.own_account)
-    return ok("claims-rights", "the account used here may read claims, slices and classes")
+        return missing_rights(
+            Check("claims-rights"), lacking, _APPLY, own_account=facts.own_account
+        )
+    return Check("claims-rights").ok("the account used here may read claims, slices and classes")

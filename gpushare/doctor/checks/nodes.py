@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from gpushare.core.model import Reason
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.facts import Facts, ListedNode, ListedPods, UnhealthyConfigMap, Unread
-from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
+from gpushare.doctor.finding import Check, Finding, count, some
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import MAX_SHARERS
 
@@ -25,8 +25,8 @@ _LONG_IDS, _SHORT_IDS = 68_941, 195_700
 """
 _STARTING_SECONDS = 120.0
 _BY_NVIDIAS_RUNTIME = ("envvar", "volume-mounts")
-_CLOSED = "closed-devices"
-_NAME = "compute"
+_CLOSED = Check("closed-devices")
+_NAME = Check("compute")
 
 
 def check_nodes(facts: Facts) -> Iterator[Finding]:
@@ -37,15 +37,16 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
         return
     sharing = [node for node in nodes if node.shares]
     if not sharing:
-        yield fail(
-            "gpu-nodes",
+        yield Check("gpu-nodes").fail(
             f"no node offers {facts.names.resource}",
             "start the device plug-in on the GPU nodes (the original's wants the label"
             " gpushare=true), or give --resource the right name",
         )
         yield from _label(nodes, facts.names)
         return
-    yield ok("gpu-nodes", f"{facts.names.resource} is offered by {count(len(sharing), 'node')}")
+    yield Check("gpu-nodes").ok(
+        f"{facts.names.resource} is offered by {count(len(sharing), 'node')}"
+    )
     yield from _label(nodes, facts.names)
     yield _capacity(sharing, facts)
     yield _inventory(sharing)
@@ -88,20 +89,19 @@ def _capacity(nodes: Sequence[ListedNode], facts: Facts) -> Finding:
         ),
     ):
         if closed_nodes := [node.name for node in nodes if node.spec.closed is reason]:
-            return fail("node-capacity", f"{some(closed_nodes)}: {problem}", todo)
+            return Check("node-capacity").fail(f"{some(closed_nodes)}: {problem}", todo)
     if misnamed := {node.name: node.misnamed for node in nodes if node.misnamed}:
         problem = f"{some(misnamed)}: {next(iter(misnamed.values()))[:80]} has no effect"
-        return warn("node-capacity", problem, f"write the label {MAX_SHARERS}")
-    return ok("node-capacity", "every total is a whole multiple of its count")
+        return Check("node-capacity").warn(problem, f"write the label {MAX_SHARERS}")
+    return Check("node-capacity").ok("every total is a whole multiple of its count")
 
 
 def _inventory(nodes: Sequence[ListedNode]) -> Finding:
-    name = "node-inventory"
+    name = Check("node-inventory")
     broken = {node.name: node.broken for node in nodes if node.broken}
     if broken:
         first = min(broken)
-        return fail(
-            name,
+        return name.fail(
             f"{some(broken)}: cannot be read ({broken[first]}), and no pod is placed there",
             "correct the annotation; remove it only where all devices of the node are equal",
         )
@@ -113,21 +113,20 @@ def _inventory(nodes: Sequence[ListedNode]) -> Finding:
         and sum(device.mem for device in node.inventory.devices) != node.total
     ]
     if differing:
-        return warn(
-            name,
+        return name.warn(
             f"{some(differing)}: the inventory's memory is not what the node advertises; the"
             " inventory counts, and the kubelet admits by the other",
             "restart the device plug-in there, or correct the annotation",
         )
     bare = [node for node in nodes if node.inventory is None]
     if bare:
-        return ok(name, f"{count(len(bare), 'node')} without one: devices there count as equal")
-    return ok(name, "whole on every node")
+        return name.ok(f"{count(len(bare), 'node')} without one: devices there count as equal")
+    return name.ok("whole on every node")
 
 
 def _devices(nodes: Sequence[ListedNode]) -> Iterator[Finding]:
     """Yield findings about the devices in the inventories."""
-    name = "node-devices"
+    name = Check("node-devices")
     devices = [
         (node.name, index, device)
         for node in nodes
@@ -140,16 +139,15 @@ def _devices(nodes: Sequence[ListedNode]) -> Iterator[Finding]:
         if not device.healthy
     ]
     if sick:
-        yield warn(
-            name,
+        yield name.warn(
             f"{some(sick)}: unhealthy, so nothing new is placed there",
             "look at the events of the node; docs/device-plugin.md says what heals by itself, and"
             " what needs a reset",
         )
     elif devices:
-        yield ok(name, f"{count(len(devices), 'device')} healthy")
+        yield name.ok(f"{count(len(devices), 'device')} healthy")
     else:
-        yield ok(name, "no inventory tells of them")
+        yield name.ok("no inventory tells of them")
     added = [
         f"{uuid} on {node.name}"
         for node in nodes
@@ -157,8 +155,7 @@ def _devices(nodes: Sequence[ListedNode]) -> Iterator[Finding]:
         for uuid in node.inventory.uncounted
     ]
     if added:
-        yield warn(
-            name,
+        yield name.warn(
             f"{some(added)}: added while the device plug-in ran, and not counted yet",
             "delete its pod there, so that it starts anew; pods that run go on",
         )
@@ -166,22 +163,21 @@ def _devices(nodes: Sequence[ListedNode]) -> Iterator[Finding]:
 
 def _device_list(nodes: Sequence[ListedNode]) -> Finding:
     """Return the ways to hand devices to containers, and the nodes without a working way."""
-    name = "device-handover"
+    name = Check("device-handover")
     lists = {node.name: node.device_list for node in nodes if node.device_list is not None}
     problems = {
         node: device_list.problem for node, device_list in lists.items() if device_list.problem
     }
     if problems:
-        return fail(
-            name,
+        return name.fail(
             f"{some(problems)}: containers get no device ({problems[min(problems)]})",
             "docs/platforms.md says which ways there are, and how to open one",
         )
     counts = Counter(device_list.strategy for device_list in lists.values())
     ways = [f"{strategy} on {count(counts[strategy], 'node')}" for strategy in sorted(counts)]
     if ways:
-        return ok(name, f"devices are handed over by {', '.join(ways)}")
-    return ok(name, "no device plug-in tells how it hands devices over")
+        return name.ok(f"devices are handed over by {', '.join(ways)}")
+    return name.ok("no device plug-in tells how it hands devices over")
 
 
 def _contested_cards(nodes: Sequence[ListedNode]) -> Finding:
@@ -192,34 +188,31 @@ def _contested_cards(nodes: Sequence[ListedNode]) -> Finding:
             claimants.setdefault(uuid, []).append(node.name)
     contested = {uuid: names for uuid, names in claimants.items() if len(names) > 1}
     if contested:
-        return warn(
-            "node-cards",
+        return Check("node-cards").warn(
             f"{some(f'{uuid} on {some(names)}' for uuid, names in sorted(contested.items()))}:"
             " several nodes claim the same card; a pod that asks for the card by uuid may run on"
             " any of them, and one that refuses the card runs on none",
             "look with nvidia-smi -L where the card is, and correct the annotation of the others",
         )
-    return ok("node-cards", "no two nodes claim the same one")
+    return Check("node-cards").ok("no two nodes claim the same one")
 
 
 def _unit(nodes: Sequence[ListedNode], unit: str) -> Finding:
     nodes_of_other_units = [node.name for node in nodes if node.spec.closed is Reason.OTHER_UNIT]
     if nodes_of_other_units:
         units = {node.inventory.unit for node in nodes if node.inventory is not None}
-        return fail(
-            "node-unit",
+        return Check("node-unit").fail(
             f"{some(nodes_of_other_units)}: counted in {some(units - {unit})}, the cluster in"
             f" {unit}, and no pod is placed there",
             "give the device plug-in and the extender the same --unit",
         )
     large = [node.name for node in nodes if max(node.spec.capacity, default=0) > _MIB_FROM]
     if large and unit == "GiB":
-        return warn(
-            "node-unit",
+        return Check("node-unit").warn(
             f"{some(large)}: more than {_MIB_FROM} GiB on one device; is it counted in MiB?",
             "give the extender, and this command, --unit MiB",
         )
-    return ok("node-unit", f"{unit}, as far as nodes say")
+    return Check("node-unit").ok(f"{unit}, as far as nodes say")
 
 
 def _label(nodes: Sequence[ListedNode], names: Names) -> Iterator[Finding]:
@@ -228,14 +221,13 @@ def _label(nodes: Sequence[ListedNode], names: Names) -> Iterator[Finding]:
         return
     silent = [node.name for node in nodes if node.labelled and not node.shares]
     if silent:
-        yield fail(
-            "node-label",
+        yield Check("node-label").fail(
             f"{some(silent)}: labelled gpushare=true, but {names.resource} is not offered",
             "look at the device plug-in's log there; with units of MiB its list may be larger than"
             " the kubelet's limit of 4 MiB: use larger units",
         )
     else:
-        yield ok("node-label", "every node labelled gpushare=true offers devices")
+        yield Check("node-label").ok("every node labelled gpushare=true offers devices")
 
 
 def _allocatable(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
@@ -252,37 +244,34 @@ def _allocatable(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
         elif node.allocatable is not None and node.allocatable < total:
             less.append(node.name)
     if away:
-        return fail(
-            "node-allocatable",
+        return Check("node-allocatable").fail(
             f"{some(away)}: nothing is allocatable, so the device plug-in is away or every device"
             " is unhealthy",
             "look at the device plug-in there",
         )
     if less:
-        return warn(
-            "node-allocatable",
+        return Check("node-allocatable").warn(
             f"{some(less)}: less allocatable than there is, so devices are unhealthy",
             "look at the device plug-in's log there",
         )
-    return ok("node-allocatable", "all of the capacity")
+    return Check("node-allocatable").ok("all of the capacity")
 
 
 def _state(nodes: Sequence[ListedNode]) -> Finding:
-    name = "node-state"
+    name = Check("node-state")
     states = [node.state for node in nodes if node.state is not None]
     away = [f"{state.name} (not ready)" for state in states if not state.ready]
     away += [f"{state.name} (cordoned)" for state in states if state.ready and state.cordoned]
     if away:
-        return warn(
-            name,
+        return name.warn(
             f"{some(away)}: kube-scheduler places no pod there, whatever is free",
             "kubectl uncordon, or look at the kubelet there, unless that is meant",
         )
-    return ok(name, "no node is cordoned, and all are ready")
+    return name.ok("no node is cordoned, and all are ready")
 
 
 def _list_size(nodes: Sequence[ListedNode]) -> Finding:
-    name = "device-list"
+    name = Check("device-list")
     sizes = {}
     for node in nodes:
         inventory_units = (
@@ -292,35 +281,32 @@ def _list_size(nodes: Sequence[ListedNode]) -> Finding:
     too_long = [node for node, units in sizes.items() if units > _SHORT_IDS]
     todo = "count in larger units, such as 256MiB, in the device plug-in and the extender"
     if too_long:
-        return fail(
-            name,
+        return name.fail(
             f"{some(too_long)}: more than {_SHORT_IDS} units, a list beyond the kubelet's 4 MiB",
             todo,
         )
     long = [node for node, units in sizes.items() if units > _LONG_IDS]
     if long:
-        return warn(
-            name,
+        return name.warn(
             f"{some(long)}: more than {_LONG_IDS} units, too many for the original's plug-in",
             f"{todo}; ours fits up to {_SHORT_IDS}",
         )
-    return ok(name, f"{max(sizes.values(), default=0)} units at most fit the kubelet's 4 MiB")
+    return name.ok(f"{max(sizes.values(), default=0)} units at most fit the kubelet's 4 MiB")
 
 
 def _whole_cards(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
     """Return the nodes with cards that NVIDIA's own device plug-in also gives out."""
-    name = "two-device-plugins"
+    name = Check("two-device-plugins")
     both = {node.name for node in nodes if node.whole}
     operated = [node.name for node in nodes if node.gpu_operator]
     if operated and not both:
-        return warn(
-            name,
+        return name.warn(
             f"{some(operated)}: NVIDIA's GPU operator is to run its device plug-in there, which"
             " gives the same cards out as whole ones",
             "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false --overwrite",
         )
     if not both:
-        return ok(name, "no node gives its cards out as whole ones too")
+        return name.ok("no node gives its cards out as whole ones too")
     kinds = some({resource for node in nodes for resource in node.whole})
     problem = (
         f"{some(both)}: gives out {kinds} as well, of the same cards, and neither device plug-in"
@@ -331,28 +317,27 @@ def _whole_cards(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
     )
     holders = [pod for pod, at in pods.whole if at in both]
     if holders:
-        return fail(name, f"{problem}; {some(holders)} hold whole cards there", todo)
-    return warn(name, problem, todo)
+        return name.fail(f"{problem}; {some(holders)} hold whole cards there", todo)
+    return name.warn(problem, todo)
 
 
 def _plugin_pods(pods: ListedPods) -> Finding:
     """Return whether the pods of our device plug-in run."""
-    name = "device-plugin-pods"
+    name = Check("device-plugin-pods")
     waiting_reasons = {
         f"{pod.name} on {pod.node}": pod.waiting_reason
         for pod in pods.plugins
         if pod.waiting_reason and pod.age > _STARTING_SECONDS
     }
     if waiting_reasons:
-        return fail(
-            name,
+        return name.fail(
             f"{some(waiting_reasons)}: does not run ({waiting_reasons[min(waiting_reasons)]})",
             "kubectl describe pod, and its log; docs/platforms.md tells of other folders of the"
             " kubelet, of SELinux, and of toolkits that give it no GPU",
         )
     if not pods.plugins:
-        return ok(name, "none is ours")
-    return ok(name, f"{count(len(pods.plugins), 'pod')} of the device plug-in")
+        return name.ok("none is ours")
+    return name.ok(f"{count(len(pods.plugins), 'pod')} of the device plug-in")
 
 
 def _runtime_class(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
@@ -360,7 +345,7 @@ def _runtime_class(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
 
     If the device plug-in's own pod names a RuntimeClass, the node has probably another default.
     """
-    name = "runtime-class"
+    name = Check("runtime-class")
     by_runtime = {
         node.name
         for node in nodes
@@ -373,10 +358,9 @@ def _runtime_class(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
         if pod.node in by_runtime and pod.node in classes and not pod.runtime_class
     ]
     if not blind:
-        return ok(name, "no GPU pod lacks one, as far as that is seen")
+        return name.ok("no GPU pod lacks one, as far as that is seen")
     runtime_class = classes[blind[0].node]
-    return warn(
-        name,
+    return name.warn(
         f"{some(pod.name for pod in blind)}: names no RuntimeClass, and the device plug-in there"
         f" names {runtime_class}: where NVIDIA's runtime is not the default, such a pod has no"
         " driver",
@@ -396,8 +380,7 @@ def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
         if config_map.broken
     }
     if broken:
-        yield fail(
-            _CLOSED,
+        yield _CLOSED.fail(
             f"ConfigMap {some(broken)}: cannot be read ({broken[min(broken)]}), so devices it means"
             " may be open",
             'write indices or uuids and commas under the key gpus, as in gpus: "0,2"; "" opens all',
@@ -405,8 +388,7 @@ def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
         return
     misnamed = {} if isinstance(facts.nodes, Unread) else _misnamed(config_maps, facts.nodes)
     if misnamed:
-        yield warn(
-            _CLOSED,
+        yield _CLOSED.warn(
             f"ConfigMap {some(prefix + node for node in misnamed)}: {misnamed[min(misnamed)]}",
             f"correct it, or delete it; its name is {prefix}NODE",
         )
@@ -414,7 +396,7 @@ def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
     devices = sum(len(config_map.devices) for config_map in config_maps)
     nodes = sum(bool(config_map.devices) for config_map in config_maps)
     place = f" on {count(nodes, 'node')}" if devices else ""
-    yield ok(_CLOSED, f"{count(devices, 'device')} closed by ConfigMaps{place}")
+    yield _CLOSED.ok(f"{count(devices, 'device')} closed by ConfigMaps{place}")
 
 
 def _misnamed(
@@ -439,11 +421,11 @@ def check_compute(facts: Facts) -> Iterator[Finding]:
     """Yield the finding about compute."""
     cores = facts.names.cores
     if isinstance(facts.nodes, Unread):
-        yield skip(_NAME, f"which nodes advertise {cores} is told by the nodes")
+        yield _NAME.skip(f"which nodes advertise {cores} is told by the nodes")
         return
     entry = entry_of(facts)
     if entry is None:
-        yield skip(_NAME, f"who counts {cores} is in kube-scheduler's file (--scheduler-config)")
+        yield _NAME.skip(f"who counts {cores} is in kube-scheduler's file (--scheduler-config)")
         return
     is_ignored = {item.name: item.ignored_by_scheduler for item in entry.managed_resources}
     advertising = [node.name for node in facts.nodes if node.cores]
@@ -452,8 +434,7 @@ def check_compute(facts: Facts) -> Iterator[Finding]:
     if not advertising:
         yield _not_advertised(facts, ignored=ignored)
     elif ignored:
-        yield fail(
-            _NAME,
+        yield _NAME.fail(
             f"{some(advertising)}: the kubelet counts {cores} there, and kube-scheduler does not"
             " (ignoredByScheduler: true): where its sum is used up, a pod is bound all the same and"
             f" fails (OutOf{cores})",
@@ -468,15 +449,14 @@ def check_compute(facts: Facts) -> Iterator[Finding]:
         )
         todo = f"add name: {cores} with ignoredByScheduler: false to managedResources"
         if running := [pod for pod, node in facts.known_pods.cores_alone if node]:
-            yield fail(_NAME, f"{problem}: {some(running)}", f"{todo}, then delete such pods")
+            yield _NAME.fail(f"{problem}: {some(running)}", f"{todo}, then delete such pods")
         else:
-            yield warn(_NAME, problem, todo)
+            yield _NAME.warn(problem, todo)
     else:
         sharing = sum(node.shares for node in facts.nodes)
-        yield ok(
-            _NAME,
+        yield _NAME.ok(
             f"{cores} is advertised by {len(advertising)} of {count(sharing, 'node')} that"
-            f" {'shares' if sharing == 1 else 'share'} devices, and kube-scheduler counts it",
+            f" {'shares' if sharing == 1 else 'share'} devices, and kube-scheduler counts it"
         )
 
 
@@ -484,14 +464,13 @@ def _not_advertised(facts: Facts, *, ignored: bool) -> Finding:
     cores = facts.names.cores
     pods_with_cores = [pod for pod in facts.known_pods.gpu if pod.request.cores]
     if not pods_with_cores:
-        return ok(_NAME, f"no node advertises {cores}, and no pod asks for it")
+        return _NAME.ok(f"no node advertises {cores}, and no pod asks for it")
     if ignored:
-        return ok(_NAME, f"{cores} is counted by the extender alone: no node advertises it")
+        return _NAME.ok(f"{cores} is counted by the extender alone: no node advertises it")
     pending_pods = [pod.name for pod in pods_with_cores if not pod.node and not pod.gated]
     if not pending_pods:
-        return ok(_NAME, f"no node advertises {cores}, and no pod waits for it")
-    return fail(
-        _NAME,
+        return _NAME.ok(f"no node advertises {cores}, and no pod waits for it")
+    return _NAME.fail(
         f"{some(pending_pods)}: waits for ever, as kube-scheduler counts {cores} and no node"
         " advertises it",
         f"name {cores} in managedResources with ignoredByScheduler: false, then start our device"

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from gpushare.doctor.checks.server import is_follower
 from gpushare.doctor.facts import Facts, ListedLease, ListedPods, Unread
-from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
+from gpushare.doctor.finding import Check, Finding, some
 from gpushare.wire.metrics import total
 
-_NAME = "two-binders"
+_NAME = Check("two-binders")
 _GRACE = 15.0
 """Seconds after a change of leader until the last bind of the earlier leader has landed."""
 _SLACK = 5.0
@@ -28,8 +28,7 @@ def check_other_binders(facts: Facts) -> Iterator[Finding]:
 def _rivals(facts: Facts) -> Finding:
     pods = facts.known_pods
     if pods.originals:
-        return fail(
-            _NAME,
+        return _NAME.fail(
             f"the original extender runs too: {some(pods.originals)}",
             "scale its Deployment to 0 and delete its Service, whose node port 32766 takes the"
             " calls meant for us; the pods it has bound are taken over as they are",
@@ -37,37 +36,33 @@ def _rivals(facts: Facts) -> Finding:
     leases = () if isinstance(facts.leases, Unread) else facts.leases
     leading = [lease for lease in leases if _fresh(lease, facts)]
     if len(leading) > 1:
-        return fail(
-            _NAME,
+        return _NAME.fail(
             f"extenders lead in {some(lease.namespace for lease in leading)} at once, each with"
             " books of its own",
             "leave one of them",
         )
     foreign = _foreign(pods, leading[0]) if leading else []
     if foreign:
-        return fail(
-            _NAME,
+        return _NAME.fail(
             f"{some(foreign)}: given devices by somebody else while our extender leads",
             "look which other extender or scheduler binds GPU pods, and stop it",
         )
     rival_binds = total(facts.samples, "gpushare_alarms_total", kind="bound_by_another")
     if rival_binds:
-        return warn(
-            _NAME,
+        return _NAME.warn(
             f"the extender has seen {rival_binds:.0f} pods bound by another while it bound them",
             "look which other extender or scheduler binds GPU pods, and stop it",
         )
     if isinstance(facts.pods, Unread):
-        return skip(_NAME, "pods were not read")
+        return _NAME.skip("pods were not read")
     if pods.alike:
-        return warn(
-            _NAME,
+        return _NAME.warn(
             "called like the original extender, but made by a node or outside kube-system:"
             f" {some(pods.alike)}",
             "look whose pods these are: anybody can give a pod that name; does kube-scheduler's"
             " file call them?",
         )
-    return ok(_NAME, "no sign of another extender")
+    return _NAME.ok("no sign of another extender")
 
 
 def _foreign(pods: ListedPods, lease: ListedLease) -> list[str]:
@@ -90,31 +85,26 @@ def _fresh(lease: ListedLease, facts: Facts) -> bool:
 
 
 def _leadership(facts: Facts) -> Finding:
-    name = "leadership"
+    name = Check("leadership")
     if isinstance(facts.leases, Unread):
         if is_follower(facts):
-            return skip(
-                name, "this account follows kube-scheduler's Lease, and has none of its own"
-            )
+            return name.skip("this account follows kube-scheduler's Lease, and has none of its own")
         return facts.leases.finding(name)
     own_leases = [lease for lease in facts.leases if lease.namespace == facts.namespace]
     if not own_leases:
-        return skip(
-            name,
+        return name.skip(
             f"no Lease in {facts.namespace}: never started there, or --leadership is another",
             "give --namespace that of the extender",
         )
     if _fresh(own_leases[0], facts):
-        return ok(name, f"{own_leases[0].holder} leads")
+        return name.ok(f"{own_leases[0].holder} leads")
     if facts.leader:
-        return warn(
-            name,
+        return name.warn(
             f"the extender leads, but nobody has lately renewed the Lease in {facts.namespace}",
             "compare the clocks; the Lease of an extender that is no more, or whose --leadership"
             " is another now, may be deleted",
         )
-    return fail(
-        name,
+    return name.fail(
         "nobody leads: the Lease is "
         + (f"no longer renewed by {own_leases[0].holder}" if own_leases[0].holder else "free"),
         "start the extender, or look into its log",

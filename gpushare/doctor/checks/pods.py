@@ -13,7 +13,7 @@ from textwrap import shorten
 
 from gpushare.core.model import NodeSpec, Reason
 from gpushare.doctor.facts import Facts, ListedNode, ListedPod, ListedPods, SchedulerFile, Unread
-from gpushare.doctor.finding import Finding, fail, grouped, ok, skip, some, warn
+from gpushare.doctor.finding import Check, Finding, grouped, some
 from gpushare.wire.conditions import counted
 from gpushare.wire.request_mistakes import wrong_unit
 
@@ -21,7 +21,7 @@ _SERVED = 300.0
 """Seconds until a bound pod is served: the kubelet calls the device plug-in when it admits the pod,
 before it pulls an image.
 """
-_PENDING = "pending-pods"
+_PENDING = Check("pending-pods")
 _GRACE = 30.0
 """Seconds until some scheduler looks at a new pod."""
 _BURST = 300.0
@@ -38,9 +38,9 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
         return
     wrong = [(pod.name, problem) for pod in pods.gpu if (problem := mistake(pod, facts))]
     if not wrong:
-        yield ok("pods", f"{len(pods.gpu)} that have not ended ask for GPU memory")
+        yield Check("pods").ok(f"{len(pods.gpu)} that have not ended ask for GPU memory")
     todo = "create it again with an amount that is right"
-    yield from grouped((name, fail("pods", problem, todo)) for name, problem in wrong)
+    yield from grouped((name, Check("pods").fail(problem, todo)) for name, problem in wrong)
     # Pending and running pods alike.
     misplaced = [(pod.name, pod.misplaced) for pod in pods.gpu if pod.misplaced]
     misplaced += pods.without_memory
@@ -48,9 +48,11 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
     offered = {name for node in nodes for name in (node.state and node.state.allocatable) or ()}
     misplaced += [(pod.name, pod.mistake) for pod in pods.strays if not pod.resources & offered]
     if not misplaced:
-        yield ok("pod-extras", "none asks for, or sets, what does not go with device memory")
+        yield Check("pod-extras").ok("none asks for, or sets, what does not go with device memory")
     todo = "correct it, and create the pod again"
-    yield from grouped((name, warn("pod-extras", problem, todo)) for name, problem in misplaced)
+    yield from grouped(
+        (name, Check("pod-extras").warn(problem, todo)) for name, problem in misplaced
+    )
     yield _schedulers(facts, pods)
     yield _unplaced(pods, facts.known_nodes)
     yield _moved(pods, facts.nodes)
@@ -70,9 +72,9 @@ def _largest(nodes: tuple[ListedNode, ...]) -> int:
 
 
 def _schedulers(facts: Facts, pods: ListedPods) -> Finding:
-    name = "scheduler-names"
+    name = Check("scheduler-names")
     if not isinstance(facts.scheduler, SchedulerFile):
-        return skip(name, "which names kube-scheduler goes by is in its file (--scheduler-config)")
+        return name.skip("which names kube-scheduler goes by is in its file (--scheduler-config)")
     scheduler_names = facts.scheduler.config.scheduler_names
     pods_of_others = [
         pod
@@ -80,46 +82,43 @@ def _schedulers(facts: Facts, pods: ListedPods) -> Finding:
         if pod.scheduler not in scheduler_names and not (pod.node and pod.placement is not None)
     ]
     if pods_of_others:
-        return fail(
-            name,
+        return name.fail(
             f"{some(pod.name for pod in pods_of_others)}: schedulerName"
             f" {some({pod.scheduler for pod in pods_of_others})}, so they never come to the"
             " extender",
             f"write schedulerName: {scheduler_names[0]} into them",
         )
-    return ok(name, f"GPU pods go by {', '.join(scheduler_names)}")
+    return name.ok(f"GPU pods go by {', '.join(scheduler_names)}")
 
 
 def _unplaced(pods: ListedPods, nodes: tuple[ListedNode, ...]) -> Finding:
     devices = {node.name: len(node.spec.capacity) for node in nodes}
     unplaced = [pod.name for pod in pods.gpu if pod.node and not _placed(pod, devices)]
     if unplaced:
-        return warn(
-            "unplaced-pods",
+        return Check("unplaced-pods").warn(
             f"{some(unplaced)}: run on devices nobody knows, so they count on every device of their"
             " node",
             "delete them, so that they are bound through the extender when created again",
         )
-    return ok("unplaced-pods", "none: every running GPU pod is on known devices")
+    return Check("unplaced-pods").ok("none: every running GPU pod is on known devices")
 
 
 def _moved(pods: ListedPods, nodes: tuple[ListedNode, ...] | Unread) -> Finding:
-    name = "moved-devices"
+    name = Check("moved-devices")
     if isinstance(nodes, Unread):
-        return skip(name, "which cards are where is told by the nodes")
+        return name.skip("which cards are where is told by the nodes")
     specs = {node.name: node.spec for node in nodes}
     moved_pods = [
         pod.name for pod in pods.gpu if pod.node in specs and _misplaced(pod, specs[pod.node])
     ]
     if moved_pods:
-        return warn(
-            name,
+        return name.warn(
             f"{some(moved_pods)}: bound to cards that are not at their indices now (one has died,"
             " or was moved), and charged wherever they may run",
             "delete them, first those that have not started, so that they are created again on"
             " cards that are there",
         )
-    return ok(name, "none: every card named by a pod is at its index")
+    return name.ok("none: every card named by a pod is at its index")
 
 
 def _misplaced(pod: ListedPod, spec: NodeSpec) -> bool:
@@ -133,9 +132,9 @@ def _misplaced(pod: ListedPod, spec: NodeSpec) -> bool:
 
 
 def _unserved(pods: ListedPods, facts: Facts) -> Finding:
-    name = "unserved-pods"
+    name = Check("unserved-pods")
     if isinstance(facts.nodes, Unread):
-        return skip(name, "which device plug-ins mark the pods they serve is told by the nodes")
+        return name.skip("which device plug-ins mark the pods they serve is told by the nodes")
     marking = {node.name for node in facts.nodes if node.spec.marks_served}
     unserved = {
         pod.name: pod
@@ -144,10 +143,9 @@ def _unserved(pods: ListedPods, facts: Facts) -> Finding:
         if pod.bound_at and facts.now_there - pod.bound_at > _SERVED
     }
     if not unserved:
-        return ok(name, "none: device plug-ins have marked what has been bound for minutes")
+        return name.ok("none: device plug-ins have marked what has been bound for minutes")
     nodes = some({pod.node for pod in unserved.values()})
-    return warn(
-        name,
+    return name.warn(
         f"{some(unserved)}: bound for over {_SERVED / 60:.0f} minutes, and no device plug-in has"
         f" marked them served, so they wait, or run without their device ({nodes})",
         "look into the logs of the device plug-in and the kubelet there; then delete the pods that"
@@ -157,9 +155,9 @@ def _unserved(pods: ListedPods, facts: Facts) -> Finding:
 
 def _limits(pods: ListedPods, facts: Facts) -> Finding:
     """Return the devices of which the pods may use more than there is, by limits above requests."""
-    name = "memory-limits"
+    name = Check("memory-limits")
     if isinstance(facts.nodes, Unread):
-        return skip(name, "the memory of devices is told by the nodes")
+        return name.skip("the memory of devices is told by the nodes")
     capacities = {node.name: node.spec.capacity for node in facts.nodes}
     charges, limits = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for pod in pods.gpu:
@@ -176,9 +174,8 @@ def _limits(pods: ListedPods, facts: Facts) -> Finding:
         if limits[node, device] > max(units, charges[node, device])
     ]
     if not over:
-        return ok(name, "every device has the memory that its pods may use together")
-    return warn(
-        name,
+        return name.ok("every device has the memory that its pods may use together")
+    return name.warn(
         f"{some(over)} ({facts.unit}): a program may find no memory there within its limit, and so"
         " may its neighbours within their requests",
         "lower the limits, or take the label gpushare.io/memory-limits off some nodes",
@@ -207,7 +204,7 @@ def check_pending(facts: Facts) -> Iterator[Finding]:
     if pending_pods:
         yield from grouped((pod.name, _verdict(pod, facts)) for pod in pending_pods)
     else:
-        yield ok(_PENDING, "none")
+        yield _PENDING.ok("none")
 
 
 def _verdict(pod: ListedPod, facts: Facts) -> Finding:
@@ -217,28 +214,28 @@ def _verdict(pod: ListedPod, facts: Facts) -> Finding:
     )
     if pod.reason is None:
         if pod.age <= _GRACE:
-            return ok(_PENDING, "waits since a moment ago")
+            return _PENDING.ok("waits since a moment ago")
         todo = f"look whether a scheduler named {pod.scheduler} runs"
-        return fail(_PENDING, "no scheduler has looked so far", todo)
+        return _PENDING.fail("no scheduler has looked so far", todo)
     message = shorten(pod.message, _MAX_SHOWN, placeholder=" ...")
     if pod.scheduler not in scheduler_names:
         todo = f"write schedulerName: {scheduler_names[0]}, whose pods come to the extender"
-        return warn(_PENDING, f"refused by another scheduler, {pod.scheduler}: {message}", todo)
+        return _PENDING.warn(f"refused by another scheduler, {pod.scheduler}: {message}", todo)
     # In a burst the extender refuses one of several binds.
     if "binding rejected: gpushare: " in pod.message.lower() and pod.age <= _BURST:
-        return ok(_PENDING, f"its bind came too late, and is tried again: {message}")
+        return _PENDING.ok(f"its bind came too late, and is tried again: {message}")
     if pod.reason == "SchedulerError":
         todo = "a text about the extender means that urlPrefix is wrong or that it does not answer"
-        return fail(_PENDING, f"scheduling fails: {message}", todo)
+        return _PENDING.fail(f"scheduling fails: {message}", todo)
     if any(reason.value in pod.message for reason in Reason if reason.resolvable):
-        return ok(_PENDING, f"waits for room, as the extender has said: {message}")
+        return _PENDING.ok(f"waits for room, as the extender has said: {message}")
     if _is_ours(pod, facts):
         todo = "gpushare explain POD says what would help"
-        return warn(_PENDING, f"refused by the extender: {message}", todo)
+        return _PENDING.warn(f"refused by the extender: {message}", todo)
     if is_left_out(pod):
-        return ok(_PENDING, f"waits, as kube-scheduler's own filters leave no node: {message}")
+        return _PENDING.ok(f"waits, as kube-scheduler's own filters leave no node: {message}")
     todo = "either kube-scheduler's own filters leave no node, or it does not call the extender"
-    return warn(_PENDING, f"refused without a word of the extender: {message}", todo)
+    return _PENDING.warn(f"refused without a word of the extender: {message}", todo)
 
 
 def is_left_out(pod: ListedPod) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from gpushare.doctor.facts import ApiServer, Facts, ListedNode, SchedulerFile, Unread
-from gpushare.doctor.finding import Finding, fail, ok, skip, warn
+from gpushare.doctor.finding import Check, Finding
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.config import (
     GROUP,
@@ -52,8 +52,7 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
     """Yield findings about the file and our entry."""
     file = facts.scheduler
     if file is None:
-        yield skip(
-            "scheduler-file",
+        yield Check("scheduler-file").skip(
             "not given, so what kube-scheduler is told was not looked at",
             "give --scheduler-config FILE, the file of its flag --config (or --policy-config-file)",
         )
@@ -76,13 +75,13 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
     ]
     if warnings:
         problem = f"{file.path}: {'; '.join(warnings)}"
-        yield warn("scheduler-file", problem, "correct the file")
+        yield Check("scheduler-file").warn(problem, "correct the file")
     else:
-        yield ok("scheduler-file", f"{file.path} is valid ({file.config.api_version})")
+        yield Check("scheduler-file").ok(f"{file.path} is valid ({file.config.api_version})")
     try:
         entry = our_entry(file.config, facts.listen)
     except SettingsError as error:
-        yield fail("extender-entry", str(error), "see `gpushare scheduler-config --help`")
+        yield Check("extender-entry").fail(str(error), "see `gpushare scheduler-config --help`")
         return
     yield _entry(entry)
     yield _managed(entry, facts.names.resource)
@@ -91,16 +90,14 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
 
 
 def _entry(entry: ExtenderConfig) -> Finding:
-    name = "extender-entry"
+    name = Check("extender-entry")
     if not entry.filter_verb:
-        return fail(
-            name,
+        return name.fail(
             "has no filterVerb, so nodes without room on one device are not ruled out",
             "add filterVerb: filter",
         )
     if not entry.bind_verb:
-        return fail(
-            name,
+        return name.fail(
             "has no bindVerb, so pods are bound without devices",
             "add bindVerb: bind (of all extenders one alone may have it)",
         )
@@ -114,104 +111,93 @@ def _entry(entry: ExtenderConfig) -> Finding:
         del missed["preemptVerb"]
     if missed:
         todo = " and ".join(f"{verb}: {verb.removesuffix('Verb')}" for verb in missed)
-        return warn(
-            name,
+        return name.warn(
             "; ".join(f"has no {verb}, so {effect}" for verb, effect in missed.items()),
             f"add {todo}" + (" and a weight" if "prioritizeVerb" in missed else ""),
         )
     verbs = (entry.filter_verb, entry.prioritize_verb, entry.bind_verb, entry.preempt_verb)
-    return ok(name, f"{entry.url_prefix} is asked to {', '.join(verbs)}")
+    return name.ok(f"{entry.url_prefix} is asked to {', '.join(verbs)}")
 
 
 def _managed(entry: ExtenderConfig, resource: str) -> Finding:
-    name = "managed-resources"
+    name = Check("managed-resources")
     resources = {item.name: item.ignored_by_scheduler for item in entry.managed_resources}
     if not resources:
-        return warn(
-            name,
+        return name.warn(
             "empty, so every pod of the cluster waits for the extender, the extender's own too",
             f"name {resource} in managedResources",
         )
     if resource not in resources:
-        return fail(
-            name,
+        return name.fail(
             f"{resource} is not among {', '.join(resources)}, so its pods never come to the"
             " extender",
             f"add name: {resource} to managedResources, or give --resource the one that is meant",
         )
     if resources[resource]:
-        return warn(
-            name,
+        return name.warn(
             f"{resource} has ignoredByScheduler: true, so kube-scheduler does not count it; the"
             " extender alone does, and up to 1.31 a new node wakes no pod that waits for it",
             "say ignoredByScheduler: false unless the nodes do not advertise it",
         )
-    return ok(
-        name, f"{', '.join(resources)} come to the extender and are counted by kube-scheduler"
-    )
+    return name.ok(f"{', '.join(resources)} come to the extender and are counted by kube-scheduler")
 
 
 def _settings(entry: ExtenderConfig) -> Iterator[Finding]:
     """Yield findings about the weight, the timeout, and what travels or may be left out."""
     if not entry.prioritize_verb:
-        yield skip("weight", "of no effect without a prioritizeVerb")
+        yield Check("weight").skip("of no effect without a prioritizeVerb")
     elif entry.order_decides:
-        yield ok("weight", f"{entry.weight}: our order of the nodes decides")
+        yield Check("weight").ok(f"{entry.weight}: our order of the nodes decides")
     else:
         voice = f"our order is one voice among others (from {OUTWEIGHED + 1} on it decides)"
-        yield ok("weight", f"{entry.weight}: {voice}")
+        yield Check("weight").ok(f"{entry.weight}: {voice}")
     seconds = f"{entry.http_timeout:g} s"
     if entry.http_timeout <= BIND_BUDGET:
-        yield fail(
-            "http-timeout",
+        yield Check("http-timeout").fail(
             f"{seconds} is not more than the {BIND_BUDGET:g} s a bind may take, so kube-scheduler"
             " gives up binds that succeed",
             "set httpTimeout to 30 s",
         )
     elif entry.http_timeout < _SHORTEST:
-        yield warn(
-            "http-timeout",
+        yield Check("http-timeout").warn(
             f"{seconds} leaves a bind {entry.http_timeout - BIND_BUDGET:g} s to wait for the other"
             " pods of its group, so groups may be refused again and again",
             "set httpTimeout to 30 s",
         )
     else:
-        yield ok("http-timeout", f"{seconds} for a bind of {BIND_BUDGET:g} s at most")
+        yield Check("http-timeout").ok(f"{seconds} for a bind of {BIND_BUDGET:g} s at most")
     if entry.node_cache_capable:
-        yield ok("node-cache", "nodeCacheCapable: only the names of nodes travel")
+        yield Check("node-cache").ok("nodeCacheCapable: only the names of nodes travel")
     else:
-        yield warn(
-            "node-cache",
+        yield Check("node-cache").warn(
             "nodeCacheCapable is false: whole nodes travel with every call, megabytes in a large"
             " cluster",
             "say nodeCacheCapable: true; the extender follows the nodes itself",
         )
     if entry.ignorable:
-        yield fail(
-            "ignorable",
+        yield Check("ignorable").fail(
             "true: while the extender does not answer, GPU pods are bound without devices",
             "say ignorable: false",
         )
     else:
-        yield ok("ignorable", "false: without the extender GPU pods wait")
+        yield Check("ignorable").ok("false: without the extender GPU pods wait")
 
 
 def _sample(config: SchedulerConfig, nodes: tuple[ListedNode, ...]) -> Finding:
-    name = "node-sample"
+    name = Check("node-sample")
     if config.api_version == "v1":
-        return skip(name, "a Policy does not say it (--percentage-of-nodes-to-score does)")
+        return name.skip("a Policy does not say it (--percentage-of-nodes-to-score does)")
     percentage = config.percentage_of_nodes_to_score
     setting = f"percentageOfNodesToScore is {percentage or 'not set'}"
     if percentage == 100:
-        return ok(name, "percentageOfNodesToScore is 100: all nodes are looked at")
+        return name.ok("percentageOfNodesToScore is 100: all nodes are looked at")
     if len(nodes) > _SAMPLED_ABOVE:
-        return warn(
-            name,
+        return name.warn(
             f"{setting} with {len(nodes)} nodes: the extender is shown a sample, and where that"
             " has no room the pod waits although another node has some",
             "set percentageOfNodesToScore: 100, in profiles too where they have one of their own",
         )
-    return ok(name, f"{setting}: of up to {_SAMPLED_ABOVE} nodes all are looked at")
+    return name.ok(f"{setting}: of up to {_SAMPLED_ABOVE} nodes all are looked at")
 
 
 def minor_of(version: str) -> int:
@@ -222,12 +208,12 @@ def minor_of(version: str) -> int:
 
 def check_versions(facts: Facts) -> Iterator[Finding]:
     """Yield findings about whether the running schedulers can read the file."""
-    name = "scheduler-version"
+    name = Check("scheduler-version")
     if not isinstance(facts.scheduler, SchedulerFile):
         return
     minors = _minors(facts)
     if not minors:
-        yield skip(name, "which release kube-scheduler has is not known")
+        yield name.skip("which release kube-scheduler has is not known")
         return
     form = facts.scheduler.config.api_version
     oldest, newest = _FORMS.get(form, (0, 999))
@@ -236,12 +222,11 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
     running = ", ".join(f"1.{minor}" for minor in minors)
     todo = f"take the file of `gpushare scheduler-config --kubernetes 1.{(refusing or minors)[0]}`"
     if len(refusing) == len(minors):
-        yield fail(
-            name, f"{form_text} is read by {_window(oldest, newest)}, and {running} runs here", todo
+        yield name.fail(
+            f"{form_text} is read by {_window(oldest, newest)}, and {running} runs here", todo
         )
     elif refusing:
-        yield warn(
-            name,
+        yield name.warn(
             f"of the kube-schedulers {running} those of 1.{refusing[0]} do not read {form_text}",
             todo,
         )
@@ -250,9 +235,9 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
             try:
                 decode_scheduler_config(facts.scheduler.document, minor)
             except SettingsError as error:
-                yield fail(name, f"kube-scheduler 1.{minor} does not start: {error}", todo)
+                yield name.fail(f"kube-scheduler 1.{minor} does not start: {error}", todo)
                 return
-        yield ok(name, f"{form_text} is read by kube-scheduler {running}")
+        yield name.ok(f"{form_text} is read by kube-scheduler {running}")
 
 
 def _minors(facts: Facts) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.facts import ApiServer, ExtenderAnswers, Facts, Right, SchedulerFile, Unread
-from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
+from gpushare.doctor.finding import Check, Finding, some
 from gpushare.wire.kept import LEASE, MOVES
 from gpushare.wire.metrics import total
 from gpushare.wire.scheduler.config import DEFAULT_LEASE
@@ -44,18 +44,17 @@ def check_server(facts: Facts) -> Iterator[Finding]:
     if isinstance(api, Unread):
         yield api.finding("api-server")
     else:
-        yield ok("api-server", f"answers, {api.git_version}")
+        yield Check("api-server").ok(f"answers, {api.git_version}")
         if not api.minor:
-            yield skip("api-version", f"{api.git_version!r} is no version we can read")
+            yield Check("api-version").skip(f"{api.git_version!r} is no version we can read")
         elif api.minor < OLDEST_MINOR:
-            yield fail(
-                "api-version",
+            yield Check("api-version").fail(
                 f"1.{api.minor} ignores the uid of a Binding, so a pod created again under its name"
                 " can be bound with the devices of the old one",
                 f"use an API server from 1.{OLDEST_MINOR} on (the scheduler may stay at 1.22)",
             )
         else:
-            yield ok("api-version", f"1.{api.minor} honours the uid of a Binding")
+            yield Check("api-version").ok(f"1.{api.minor} honours the uid of a Binding")
     yield _clock(facts)
 
 
@@ -67,20 +66,19 @@ def _clock(facts: Facts) -> Finding:
         skews["the extender"] = facts.extender.ahead
     clocks = {who: ahead for who, ahead in skews.items() if ahead is not None}
     if not clocks:
-        return skip("clock", "nobody said what time it is")
+        return Check("clock").skip("nobody said what time it is")
     far = [
         f"{who} is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
         for who, ahead in clocks.items()
         if abs(ahead) > _LARGEST_SKEW
     ]
     if far:
-        return warn(
-            "clock",
+        return Check("clock").warn(
             f"compared with this machine, {', and '.join(far)}",
             "set the clocks by NTP: device plug-ins serve pods in the order of their assume times",
         )
-    return ok(
-        "clock", f"{' and '.join(clocks)} and this machine agree within {_LARGEST_SKEW:.0f} s"
+    return Check("clock").ok(
+        f"{' and '.join(clocks)} and this machine agree within {_LARGEST_SKEW:.0f} s"
     )
 
 
@@ -142,16 +140,17 @@ def rights_to_review(namespace: str, scheduler: SchedulerFile | Unread | None) -
     return tuple(dict.fromkeys((*rights, *move_rights(namespace))))
 
 
-def missing_rights(name: str, lacking: Iterable[Right], todo: str, *, own_account: bool) -> Finding:
+def missing_rights(
+    name: Check, lacking: Iterable[Right], todo: str, *, own_account: bool
+) -> Finding:
     """Return the finding of this name about missing rights.
 
     own_account: the account that was used is the extender's.
     """
     rights = some(map(str, lacking))
     if own_account:
-        return fail(name, f"the extender's account may not {rights}", todo)
-    return warn(
-        name,
+        return name.fail(f"the extender's account may not {rights}", todo)
+    return name.warn(
         f"the account used here may not {rights}; whether the extender's may is not known",
         "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
     )
@@ -169,20 +168,21 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
         lacking += unled
     if lacking:
         todo = "apply the ClusterRole and Role of docs/settings.md, Rights"
-        yield missing_rights("rights", lacking, todo, own_account=facts.own_account)
+        yield missing_rights(Check("rights"), lacking, todo, own_account=facts.own_account)
     elif facts.own_account and unled and not is_follower(facts):
         # As an account of a second scheduler, which may read kube-scheduler's Lease, too.
-        yield warn(
-            "rights",
+        yield Check("rights").warn(
             f"the extender's account may not {some(map(str, unled))}: it can lead only with"
             " --leadership scheduler",
             "with --leadership lease, apply the Role of docs/settings.md, Rights",
         )
     elif facts.own_account:
         only = " with --leadership scheduler" if unled else ""
-        yield ok("rights", f"the extender's account may do all that is needed{only}")
+        yield Check("rights").ok(f"the extender's account may do all that is needed{only}")
     else:
-        yield ok("rights", "the account used here may do all the extender needs (not its own)")
+        yield Check("rights").ok(
+            "the account used here may do all the extender needs (not its own)"
+        )
     if facts.own_account:
         yield from _extras(facts, rights)
 
@@ -197,8 +197,7 @@ def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
     }
     if missed:
         whys = "; ".join(sorted(set(missed.values())))
-        yield warn(
-            "rights-useful",
+        yield Check("rights-useful").warn(
             f"the extender's account may not {some(map(str, missed))}: {whys}",
             "grant them if that is wanted",
         )
@@ -209,20 +208,18 @@ def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
     ):
         lacking = [right for right in move_rights(facts.namespace) if not rights.get(right)]
         if lacking:
-            yield fail(
-                "rights-moves",
+            yield Check("rights-moves").fail(
                 "--defrag-moves-per-hour is on, and the extender's account may not"
                 f" {some(map(str, lacking))}",
                 "apply config/extender/moves, or leave the option out",
             )
         else:
-            yield ok("rights-moves", "the extender's account may do all that moves need")
+            yield Check("rights-moves").ok("the extender's account may do all that moves need")
     spare = [right for right in EXCESS if rights.get(right)]
     if spare:
-        yield warn(
-            "rights-to-spare",
+        yield Check("rights-to-spare").warn(
             f"the extender's account may {some(map(str, spare))}, which it never does",
             "take the right away; the annotations travel with the Binding",
         )
     else:
-        yield ok("rights-to-spare", "the extender's account may not change pods")
+        yield Check("rights-to-spare").ok("the extender's account may not change pods")

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import (
@@ -164,28 +164,23 @@ class _NodeOffers:
                 del self._units[index]
 
 
+@dataclass(eq=False)
 class ClaimRanker:
     """Ranks nodes for pods with claims. Any thread may call.
 
     source: the driver's devices, with the policy. is_ready: returns whether the books are filled.
     """
 
-    def __init__(
-        self,
-        books: ClaimBooks,
-        source: ManagedResource,
-        selectors: Selectors,
-        *,
-        is_ready: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._books = books
-        self._source = source
-        policy = source.rankings[source.ranking_policy].policy
+    books: ClaimBooks
+    source: ManagedResource
+    selectors: Selectors
+    _: KW_ONLY
+    is_ready: Callable[[], bool]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        policy = self.source.rankings[self.source.ranking_policy].policy
         self._has_prices = isinstance(policy, ClusterPricing)
-        self._selectors = selectors
-        self._is_ready = is_ready
-        self._clock = clock
         self._lock = threading.Lock()
         self._kinds: dict[PodClaims, ClaimPredictions] = {}
         self._offers: dict[str, _NodeOffer] = {}
@@ -199,7 +194,7 @@ class ClaimRanker:
         spec = pod.spec
         if spec is None:
             return False
-        resources = self._books.resources
+        resources = self.books.resources
         return bool(spec.resource_claims) or bool(resources and names_any(pod, resources.keys()))
 
     def rank(self, pod: ClaimsPod, names: NodeNames) -> Ranked | None:
@@ -211,7 +206,7 @@ class ClaimRanker:
         uid = (pod.metadata and pod.metadata.uid) or ""
         ranked = None
         try:
-            if names and self._is_ready():
+            if names and self.is_ready():
                 requests = self._requests(pod)
                 with self._lock:
                     self._withdraw(uid)
@@ -254,11 +249,11 @@ class ClaimRanker:
     # -- under the lock -------------------------------------------------------------------------
 
     def _requests(self, pod: ClaimsPod) -> PodRequests:
-        requests = self._books.requests(pod)
+        requests = self.books.requests(pod)
         if requests.missing:
             namespace = (pod.metadata and pod.metadata.namespace) or ""
-            self._books.await_claims(namespace, requests.missing, _CLAIM_WAIT)
-            requests = self._books.requests(pod)
+            self.books.await_claims(namespace, requests.missing, _CLAIM_WAIT)
+            requests = self.books.requests(pod)
         return requests
 
     def _rank(self, uid: str, requests: PodRequests, names: NodeNames) -> Ranked | None:
@@ -268,8 +263,8 @@ class ClaimRanker:
         if len(self._kinds) > _MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]
         # Before the snapshot: a later change is one of the next call, too.
-        kind.version, changed_nodes = self._books.changed_since(kind.version)
-        books = self._books.ledger.snapshot()
+        kind.version, changed_nodes = self.books.changed_since(kind.version)
+        books = self.books.ledger.snapshot()
         # Values do not last if prices depend on the whole cluster, or capacities differ.
         is_stale = kind.take_over(books, changed_nodes) or self._has_prices
         # Only nodes with cards of the driver are in the ledger, and only these rank before others.
@@ -299,16 +294,16 @@ class ClaimRanker:
             remaining += steps.left
             if isinstance(fit, Fit):
                 prediction.fit = fit
-                prediction.parts = tuple(parts_of(self._books, node, fit, claims))
+                prediction.parts = tuple(parts_of(self.books, node, fit, claims))
             kind.put(node, prediction, books)
 
     def _fit(self, node: str, claims: PodClaims, steps: Steps) -> Fit | NoFit:
-        devices, use = self._books.devices(node), self._books.use(node)
+        devices, use = self.books.devices(node), self.books.use(node)
         if devices is None:
             return NoFit.TOO_FEW_DEVICES
         if offers := self._on_node.get(node):
             use = use.plus(offers.holdings())
-        return first_fit(devices, claims, use, self._selectors.matches, steps)
+        return first_fit(devices, claims, use, self.selectors.matches, steps)
 
     def _score(self, kind: ClaimPredictions, nodes: Iterable[str], books: Snapshot) -> None:
         """Score the predictions for these nodes by the free units of the books less the offers."""
@@ -324,7 +319,7 @@ class ClaimRanker:
                 self._take_offers(reduced, node, row)
         if placements:
             snapshot = reduced.build() if reduced else books
-            values = values_of(self._source.scorer(Request()), snapshot, placements)
+            values = values_of(self.source.scorer(Request()), snapshot, placements)
             kind.score([row for row, _ in placements], values)
 
     def _take_offers(self, builder: HeldSnapshotBuilder, node: str, row: int) -> None:
@@ -338,13 +333,13 @@ class ClaimRanker:
 
     def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
         claims = {claim: index for index, claim in enumerate(claim_uids)}
-        offer = _NodeOffer(node, fit, claims, self._clock() + OFFER_SECONDS)
+        offer = _NodeOffer(node, fit, claims, self.clock() + OFFER_SECONDS)
         self._offers[uid] = offer
         if node not in self._on_node:
-            self._on_node[node] = _NodeOffers(self._books, node)
+            self._on_node[node] = _NodeOffers(self.books, node)
         self._on_node[node].add(uid, offer)
         self._pods_of.update((claim, uid) for claim in claims if claim)
-        self._books.touch(node)
+        self.books.touch(node)
 
     def _end_part(self, uid: str, offer: _NodeOffer, claim: str) -> None:
         """End the part of an offer that is one claim's."""
@@ -358,7 +353,7 @@ class ClaimRanker:
             offer.fit, taken=tuple(result for result in offer.fit.taken if result.claim != index)
         )
         self._on_node[offer.node].add(uid, offer)
-        self._books.touch(offer.node)
+        self.books.touch(offer.node)
 
     def _withdraw(self, uid: str) -> None:
         offer = self._offers.pop(uid, None)
@@ -370,10 +365,10 @@ class ClaimRanker:
         self._on_node[offer.node].remove(uid)
         if not self._on_node[offer.node]:
             del self._on_node[offer.node]
-        self._books.touch(offer.node)
+        self.books.touch(offer.node)
 
     def _expire(self) -> None:
-        now = self._clock()
+        now = self.clock()
         for uid in [uid for uid, offer in self._offers.items() if offer.expires_at <= now]:
             self._withdraw(uid)
 
@@ -387,7 +382,7 @@ class ClaimRanker:
         allocated_keys: list[DeviceKey] = [holding.key for holding in holdings]
         if sorted(predicted_keys) == sorted(allocated_keys):
             outcome = "right"
-        elif all(offer.node in self._books.nodes_of(key) for key in allocated_keys):
+        elif all(offer.node in self.books.nodes_of(key) for key in allocated_keys):
             outcome = "other_device"
         else:
             outcome = "other_node"

@@ -4,29 +4,27 @@ Tested in `tests/unit/extender/claims/test_service.py` and, with a real kube-sch
 `tests/e2e/test_claims.py`.
 """
 
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from gpushare.core.claims.model import Slice
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.trial import AUTO, FALLBACK_POLICY
-from gpushare.errors import MessageError
 from gpushare.explain.claim_books import ClaimBooks
 from gpushare.explain.claim_records import ClaimRecord, claim_record
 from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.claims.view import ClaimCounts, ClaimsView
 from gpushare.extender.follow.readiness import Source
+from gpushare.extender.follow.shown import ObjectHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.client import KubeClient
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
-from gpushare.logline import Line
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.codec import Codec, Decoded, WatchEvent
+from gpushare.wire.codec import Codec
 from gpushare.wire.dra.devices import read_slice, read_taint_rule
 from gpushare.wire.dra.objects import (
     CLASS,
@@ -34,66 +32,12 @@ from gpushare.wire.dra.objects import (
     DEVICE_TAINT_RULES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    DeviceClass,
-    DeviceTaintRule,
-    ResourceClaim,
-    ResourceSlice,
 )
 from gpushare.wire.dra.requests import class_record
 from gpushare.wire.dra.selectors import Selectors
 from gpushare.wire.inventory import mib_of
 
-log = logging.getLogger("gpushare.claims")
-
 DRA = "/apis/resource.k8s.io/v1"
-
-_ObjectT = TypeVar("_ObjectT")
-_RecordT = TypeVar("_RecordT")
-
-
-class ObjectHandler(Generic[_ObjectT, _RecordT]):
-    """Handler that keeps a record of each object; an object that cannot be read counts as gone.
-
-    read_record: returns the record, or None for an object to leave out; raises MessageError.
-    replace_records: takes all records by key. change_record: takes a key, and the record, or None
-    for a deleted object. key: returns the key of an object.
-    """
-
-    def __init__(
-        self,
-        read_record: Callable[[_ObjectT], _RecordT | None],
-        replace_records: Callable[[Mapping[str, _RecordT]], None],
-        change_record: Callable[[str, _RecordT | None], None],
-        key: Callable[[_ObjectT], str],
-    ) -> None:
-        self._read = read_record
-        self._listed = replace_records
-        self._changed = change_record
-        self._key = key
-
-    def trim(self, page: Decoded[_ObjectT]) -> Decoded[tuple[str, _RecordT]]:
-        """Return (key, record) of each object of a page."""
-        records = ((self._key(item), self._record(item)) for item in page.items)
-        return page.with_items([(key, record) for key, record in records if record is not None])
-
-    def replace(self, pages: Sequence[Decoded[tuple[str, _RecordT]]], started: float) -> None:
-        """Take over all objects."""
-        del started
-        self._listed(dict(item for page in pages for item in page.items))
-
-    def apply(self, event: WatchEvent[_ObjectT]) -> None:
-        """Take over one object; one that cannot be decoded changes nothing."""
-        item = event.object
-        if item is not None:
-            is_deleted = event.kind == "DELETED"
-            self._changed(self._key(item), None if is_deleted else self._record(item))
-
-    def _record(self, item: _ObjectT) -> _RecordT | None:
-        try:
-            return self._read(item)
-        except MessageError as error:
-            log.warning(Line("object left out", object=self._key(item), error=str(error)))
-            return None
 
 
 def handlers_of(
@@ -107,7 +51,7 @@ def handlers_of(
     when the books need a new list of slices.
     """
 
-    def slices_listed(records: Mapping[str, Slice]) -> None:
+    def slices_listed(records: Mapping[str, Slice], _: Collection[str]) -> None:
         books.replace_slices(records.values())
         if books.misses_slices:
             list_slices()
@@ -120,7 +64,7 @@ def handlers_of(
         if books.misses_slices:
             list_slices()
 
-    def claims_listed(claims: Mapping[str, ClaimRecord]) -> None:
+    def claims_listed(claims: Mapping[str, ClaimRecord], _: Collection[str]) -> None:
         books.replace_claims(claims.values())
         for claim in claims.values():
             claim_shown(claim)
@@ -132,26 +76,33 @@ def handlers_of(
         books.claim_changed(claim)
         claim_shown(claim)
 
-    slices = ObjectHandler(read_slice, slices_listed, slice_changed, _name)
-    classes = ObjectHandler(
-        class_record,
-        lambda records: books.replace_classes(records.values()),
-        books.class_changed,
-        _name,
-    )
-    return {
-        "resourceslices": (RESOURCE_SLICES, slices),
+    # Books take whole lists: an unreadable object counts as gone.
+    handlers: dict[str, tuple[Codec[Any], ObjectHandler[Any, Any]]] = {
+        "resourceslices": (
+            RESOURCE_SLICES,
+            ObjectHandler(read_slice, slices_listed, slice_changed),
+        ),
         "resourceclaims": (
             RESOURCE_CLAIMS,
-            ObjectHandler(claim_record, claims_listed, claim_changed, _uid),
+            ObjectHandler(claim_record, claims_listed, claim_changed, lambda ref: ref.uid),
         ),
-        "deviceclasses": (DEVICE_CLASSES, classes),
+        "deviceclasses": (
+            DEVICE_CLASSES,
+            ObjectHandler(
+                class_record,
+                lambda records, _: books.replace_classes(records.values()),
+                books.class_changed,
+            ),
+        ),
         # GA since Kubernetes 1.37; before, no device has taints of rules.
         "devicetaintrules": (
             DEVICE_TAINT_RULES,
-            ObjectHandler(read_taint_rule, books.replace_rules, books.rule_changed, _name),
+            ObjectHandler(
+                read_taint_rule, lambda records, _: books.replace_rules(records), books.rule_changed
+            ),
         ),
     }
+    return handlers
 
 
 class ClaimsService:
@@ -223,11 +174,3 @@ class ClaimsService:
         """Take the node's devices out of the books by annotation."""
         for resource in self._resources:
             resource.ledger.lend(node)
-
-
-def _name(item: ResourceSlice | DeviceClass | DeviceTaintRule) -> str:
-    return (item.metadata and item.metadata.name) or ""
-
-
-def _uid(item: ResourceClaim) -> str:
-    return (item.metadata and item.metadata.uid) or ""

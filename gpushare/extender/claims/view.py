@@ -6,7 +6,7 @@ Tested in `tests/unit/extender/tell/test_explainer.py` and `test_claims_metrics.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from gpushare.core.claims.first_fit import Matcher
 from gpushare.explain.claim_books import ClaimBooks
@@ -33,6 +33,7 @@ class ClaimCounts:
     """Nodes with too many or too large slices, which rank last."""
 
 
+@dataclass(eq=False)
 class ClaimsView:
     """The books of claims, for metrics, pages and commands.
 
@@ -43,20 +44,15 @@ class ClaimsView:
     of claims.
     """
 
-    def __init__(
-        self,
-        books: ClaimBooks,
-        source: ManagedResource,
-        *,
-        matches: Matcher,
-        counts: Callable[[], ClaimCounts],
-    ) -> None:
+    books: ClaimBooks
+    source: ManagedResource
+    _: KW_ONLY
+    matches: Matcher
+    counts: Callable[[], ClaimCounts]
+
+    def __post_init__(self) -> None:
         self.waiting = WaitingPods()
-        self.driver = books.driver
-        self.books = books
-        self.source = source
-        self.matches = matches
-        self.counts = counts
+        self.driver = self.books.driver
 
     def users(self) -> dict[str, tuple[str, ...]]:
         """Return the names of the pods for which each claim with devices is reserved, by the

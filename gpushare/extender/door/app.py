@@ -21,7 +21,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
-from gpushare.daemon.callers import BROWSERS, Callers, names_of
+from gpushare.daemon.callers import BROWSERS, Callers, is_this_machine, names_of
 from gpushare.daemon.representations import Representations
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
 from gpushare.extender.door.deferred import DeferredBody
@@ -66,25 +66,14 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     # `_forget_no_route` breaks.
     app.url_map.merge_slashes = False
     prefix = routes.prefix
-    paths = {
-        "filter": f"{prefix}/{routes.filter}",
-        "prioritize": f"{prefix}/{routes.prioritize}",
-        "bind": f"{prefix}/{routes.bind}",
-        "preempt": f"{prefix}/{routes.preempt}",
-        # For a second extender entry without managedResources, for pods with claims.
-        "rank": f"{prefix}/{routes.rank}",
-        "inspect": f"{prefix}/inspect",
-        "inspect_node": f"{prefix}/inspect/{{node}}",
-        "version": "/version",
-    }
     verbs = {
-        paths["filter"]: Verb(service.filter, lambda text: encode_filter(None, error=text)),
-        paths["prioritize"]: Verb(service.prioritize),
-        paths["bind"]: Verb(service.begin_bind, encode_bind),
-        paths["preempt"]: Verb(service.preempt),
-        paths["rank"]: Verb(service.rank, lambda text: encode_filter(None, error=text)),
+        f"{prefix}/{routes.filter}": Verb(service.filter, _filter_error),
+        f"{prefix}/{routes.prioritize}": Verb(service.prioritize),
+        f"{prefix}/{routes.bind}": Verb(service.begin_bind, encode_bind),
+        f"{prefix}/{routes.preempt}": Verb(service.preempt),
+        # For a second extender entry without managedResources, for pods with claims.
+        f"{prefix}/{routes.rank}": Verb(service.rank, _filter_error),
     }
-
     representations = Representations()
 
     def inspect(node: str | None = None) -> Response:
@@ -100,11 +89,6 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
             answer.headers["Content-Encoding"] = coding
         return answer
 
-    views: dict[str, Callable[..., Response]] = {
-        "inspect": inspect,
-        "inspect_node": inspect,
-        "version": partial(_json, json.dumps({"version": __version__}).encode()),
-    }
     access = AccessControl(callers)
 
     def check_access() -> Response | None:
@@ -113,12 +97,12 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
 
     app.before_request(check_access)
     app.teardown_request(_forget_no_route)
-    for operation, path in paths.items():
-        rule = path.replace("{", "<").replace("}", ">")
-        if operation in views:
-            app.add_url_rule(rule, operation, views[operation])
-        else:
-            app.add_url_rule(rule, operation, methods=["POST"])  # any other method is a 405
+    for path in verbs:
+        app.add_url_rule(path, path, methods=["POST"])  # any other method is a 405
+    app.add_url_rule(f"{prefix}/inspect", "inspect", inspect)
+    app.add_url_rule(f"{prefix}/inspect/<node>", "inspect_node", inspect)
+    version = partial(_json, json.dumps({"version": __version__}).encode())
+    app.add_url_rule("/version", "version", version)
     app.wsgi_app = Verbs(verbs, app.wsgi_app, access, body_limit)  # type: ignore[method-assign]
     app.register_error_handler(GpuShareError, _refuse)
     app.register_error_handler(HTTPException, _refuse)
@@ -143,7 +127,7 @@ class AccessControl:
             self._log_once(certificate=caller_names, wanted=", ".join(sorted(callers.names)))
             return f"a certificate of {caller_names} may not call (--tls-client-names)"
         host = environ.get("HTTP_HOST", "")
-        if not callers.allows_host(host):
+        if callers.hosts is not None and not is_this_machine(host, callers.hosts):
             self._log_once(host=host)
             return (
                 f"Host: {host[:80]!r} is no name of loopback, where this listens: call 127.0.0.1,"
@@ -193,54 +177,32 @@ class Verbs:
         verb = self.verbs.get(environ.get("PATH_INFO", ""))
         if verb is None or environ["REQUEST_METHOD"] != "POST":
             return self.app(environ, start_response)
-        status, body = self._answer(verb, environ)
-        if isinstance(body, Future):
-            start_response("200 OK", [("Content-Type", "application/json")])
-            return DeferredBody(body)
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-        if status is HTTPStatus.SERVICE_UNAVAILABLE:
-            headers.append(("Retry-After", "1"))
-        start_response(f"{status.value} {status.phrase}", headers)
-        return [body]
+        if refusal := self.access.refusal(environ):
+            return _failure(refusal, 403)(environ, start_response)
+        try:
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            if len(body) > self.body_limit:
+                raise MessageError(_TOO_LARGE)
+            # A page can make a browser send a body without a type; for JSON the browser asks first.
+            kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise MessageError(f"Content-Type: {kind[:80] or 'none'} is not application/json")
+            if environ.get("HTTP_CONTENT_ENCODING", "identity") != "identity":
+                raise MessageError("Content-Encoding: the body must not be compressed")
+            answer = verb.answer(body)
+        except (MessageError, NotReady) as error:
+            if verb.malformed is None or isinstance(error, NotReady):
+                return _refuse(error)(environ, start_response)
+            answer = verb.malformed(f"gpushare: {error}")
+        except Exception:
+            log.exception(Line("a verb failed", path=environ["PATH_INFO"]))
+            return _failure(_FAILED, 500)(environ, start_response)
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return DeferredBody(answer) if isinstance(answer, Future) else [answer]
 
-    def _answer(
-        self, verb: Verb, environ: "WSGIEnvironment"
-    ) -> tuple[HTTPStatus, bytes | Future[bytes]]:
-        status, text = HTTPStatus.FORBIDDEN, self.access.refusal(environ)
-        if not text:
-            try:
-                return HTTPStatus.OK, verb.answer(self._body(environ))
-            except MessageError as error:
-                if verb.malformed is not None:
-                    return HTTPStatus.OK, verb.malformed(f"gpushare: {error}")
-                status, text = HTTPStatus.BAD_REQUEST, str(error)
-            except NotReady as error:
-                status, text = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
-            except Exception:
-                log.exception(Line("a verb failed", path=environ["PATH_INFO"]))
-                status, text = HTTPStatus.INTERNAL_SERVER_ERROR, _FAILED
-        return status, json.dumps({"error": text}).encode()
 
-    def _body(self, environ: "WSGIEnvironment") -> bytes:
-        """Return the body of the request.
-
-        Raises MessageError for a body that is too large or has another content type than JSON.
-        """
-        # Read the whole body even of a refused request: gunicorn closes a connection with an unread
-        # body, and the next request of the caller is lost. The worker has the body already, and
-        # limits the size.
-        whole = environ.get("wsgi.input_terminated")
-        size = -1 if whole else int(environ.get("CONTENT_LENGTH") or 0)
-        body: bytes = environ["wsgi.input"].read(size)
-        if len(body) > self.body_limit:
-            raise MessageError(_TOO_LARGE)
-        # A page can make a browser send a body without a type; for JSON the browser asks first.
-        kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise MessageError(f"Content-Type: {kind[:80] or 'none'} is not application/json")
-        if environ.get("HTTP_CONTENT_ENCODING", "identity") != "identity":
-            raise MessageError("Content-Encoding: the body must not be compressed")
-        return body
+def _filter_error(text: str) -> bytes:
+    return encode_filter(None, error=text)
 
 
 def _refuse(error: GpuShareError | HTTPException) -> Response:

@@ -21,7 +21,7 @@ from gunicorn import http, sock, util
 from gunicorn.config import Config
 from gunicorn.workers.gthread import TConn
 
-from gpushare.extender.door.known_heads import KnownHeads, form_of
+from gpushare.extender.door.known_heads import LENGTH, KnownHeads
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
@@ -95,26 +95,27 @@ class Outbox:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._parts: list[memoryview] = []
+        self.client_sock = sock
+        self.parts: list[bytes | memoryview] = []
+        """What the client has yet to take."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever a socket has
-        return getattr(self._sock, name)
+        return getattr(self.client_sock, name)
 
     @property
     def unsent(self) -> int:
-        """Bytes kept that the client has yet to take."""
-        return sum(map(len, self._parts))
+        """Bytes of the parts."""
+        return sum(map(len, self.parts))
 
     def setblocking(self, flag: bool) -> None:
         """Do nothing: the socket never blocks."""
 
     def sendall(self, data: bytes) -> None:
         """Keep the data for `flush`."""
-        if self._parts and len(self._parts[-1]) + len(data) <= CHUNK:
-            data = bytes(self._parts.pop()) + data
+        if self.parts and len(self.parts[-1]) + len(data) <= CHUNK:
+            data = bytes(self.parts.pop()) + data
         if data:  # no copy of a large body: many clients may get the same one
-            self._parts.append(memoryview(data))
+            self.parts.append(data)
 
     def flush(self, pieces: int = sys.maxsize) -> bool:
         """Send at most this many queued pieces; return whether the queue is empty.
@@ -123,18 +124,18 @@ class Outbox:
         """
         try:
             for _ in range(pieces):
-                if not self._parts:
+                if not self.parts:
                     break
-                byte_count = self._sock.send(self._parts[0][:CHUNK])
-                self._parts[0] = self._parts[0][byte_count:]
-                if not self._parts[0]:
-                    del self._parts[0]
+                part = memoryview(self.parts[0])
+                self.parts[0] = part[self.client_sock.send(part[:CHUNK]) :]
+                if not self.parts[0]:
+                    del self.parts[0]
         except (BlockingIOError, ssl.SSLWantWriteError):
             return False
         except OSError:
-            self._parts.clear()
+            self.parts.clear()
             raise
-        return not self._parts
+        return not self.parts
 
 
 class Connection(TConn):
@@ -164,8 +165,8 @@ class Connection(TConn):
         """Bytes of the last complete request, while the request is held."""
         # The cached WSGI environment of the last head; None: gunicorn has to parse the head.
         self._known: dict[str, Any] | None = None
-        # The head of the last complete request, for gunicorn's parser.
-        self.head = b""
+        self.form = b""
+        """The form of the last head; empty for a head that is never cached."""
         self.environ: WSGIEnvironment | None = None
         """The WSGI environment of the last complete request; None if gunicorn's parser makes it."""
         # gunicorn takes the bytes behind a request from this parser.
@@ -179,26 +180,28 @@ class Connection(TConn):
         """Bytes of the unanswered request, and of the next requests."""
         return self.parsed + len(self.received)
 
-    def next_request_within(self, seconds: float) -> bool:
-        """Return whether the next request is complete within these seconds; raises as receive()."""
-        if self._request_complete():  # came together with the last request
-            return True
-        something = select.poll()
-        something.register(self.sock, select.POLLIN)
-        return bool(something.poll(seconds * 1000)) and self.receive()
+    def receive(self, patience: float = 0.0) -> bool:
+        """Return whether a whole request is here; OSError or EOFError when the client is gone.
 
-    def receive(self) -> bool:
-        """Return True once a whole request is here; OSError or EOFError when the client is gone."""
+        patience: seconds to wait for the first bytes.
+        """
         self.parsed = 0
+        if self.received and self._request_complete():  # came together with the last request
+            return True
+        if patience:
+            something = select.poll()
+            something.register(self.outbox.client_sock, select.POLLIN)
+            if not something.poll(patience * 1000):
+                return False
         try:
-            data = self.sock.recv(CHUNK)
+            data = self.outbox.client_sock.recv(CHUNK)
         except (BlockingIOError, ssl.SSLWantReadError):
-            data = None
-        if data == b"":
+            return False
+        if not data:
             raise EOFError
         if self.refused:  # closing while the client still sends would destroy our answer
             return False
-        self.received += data or b""
+        self.received += data
         return self._request_complete()
 
     def _request_complete(self) -> bool:
@@ -228,7 +231,6 @@ class Connection(TConn):
                 "wsgi.input": BytesIO(body),
             }
         else:
-            self.head = head
             # Popped: an idle connection must not keep the body of its last request.
             parts = [b"", body, head]
             self.parser = http.get_parser(self.cfg, iter(parts.pop, b""), self.client)
@@ -256,9 +258,10 @@ class Connection(TConn):
             return False
         self._body = at + len(HEAD_END)
         head = bytes(self.received[: self._body])
-        form = form_of(head)
-        self._known = self.heads.environs.get(form.text) if form else None
-        size = form.length if form and self._known is not None else body_length(head)
+        length = LENGTH.search(head)
+        self.form = head[: length.start(1)] + head[length.end(1) :] if length else b""
+        self._known = self.heads.environs.get(self.form)
+        size = int(length[1]) if length and self._known is not None else body_length(head)
         if size > self.max_body:
             raise FramingError(TOO_LARGE)
         self._end = self._body + size

@@ -18,16 +18,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
+from gunicorn import SERVER
 from gunicorn.http import wsgi
 from gunicorn.http.message import Request
+from gunicorn.util import http_date
 from gunicorn.workers.gthread import ThreadWorker
 
 from gpushare.daemon.part import Part
-from gpushare.extender.door import known_heads
 from gpushare.extender.door.connection import CHUNK, Connection
+from gpushare.extender.door.deferred import DeferredBody
+from gpushare.extender.door.known_heads import KnownHeads
 
 _HEAD_END = re.compile(rb"\r\n\r?\n")
 
@@ -81,7 +84,7 @@ class BufferedThreadWorker(ThreadWorker):
         """Connections that wait for a later answer."""
         self.on_stop: Callable[[], None] = lambda: None
         """Called once when the worker begins to stop: answers that wait have to be made."""
-        self._heads = known_heads.KnownHeads()
+        self._heads = KnownHeads()
         self._notify_at = 0.0
 
     def notify(self) -> None:
@@ -189,7 +192,7 @@ class BufferedThreadWorker(ThreadWorker):
                 if pending > self.cfg.threads or not (is_flushed and keep and self.alive):
                     return keep
                 crowded = 2 * pending > self.cfg.threads
-                if not conn.next_request_within(self.linger_crowded if crowded else self.linger):
+                if not conn.receive(self.linger_crowded if crowded else self.linger):
                     return True
                 self._pending_since[conn] = time.monotonic()
         except (OSError, EOFError):
@@ -211,7 +214,7 @@ class BufferedThreadWorker(ThreadWorker):
             return bool(super().handle_request(req, conn))
         environ = dict(wsgi.create(req, conn.sock, conn.client, conn.server, self.cfg)[1])
         environ["wsgi.multithread"] = True
-        conn.heads.add(conn.head, req, conn, self.cfg)
+        conn.heads.add(conn.form, req, environ)
         return self._answer(conn, environ, closing=req.should_close())
 
     def _keepalive_after(self, conn: Connection, keepalive: object) -> object:
@@ -225,34 +228,53 @@ class BufferedThreadWorker(ThreadWorker):
 
         closing: the client wants the connection closed after the answer.
         """
-        request = known_heads.CachedRequest(environ["PATH_INFO"], closing=closing)
+        request = CachedRequest(environ["PATH_INFO"], closing=closing)
+        heads: list[bytes] = []
+
+        def start_response(
+            status: str, headers: list[tuple[str, str]], exc_info: object = None
+        ) -> Callable[[bytes], object]:
+            """Make the head of the answer up to its length, as gunicorn does."""
+            del exc_info
+            lines = [f"HTTP/1.1 {status}", f"Server: {SERVER}", f"Date: {_date(int(time.time()))}"]
+            lines.append("Connection: keep-alive" if keep else "Connection: close")
+            lines += [
+                f"{name}: {value}" for name, value in headers if name.lower() != "content-length"
+            ]
+            heads.append("\r\n".join([*lines, "Content-Length: "]).encode("latin-1"))
+            return _refuse_write
+
         try:
             self.cfg.pre_request(self, request)
             full = not self.cfg.keepalive or len(self.keepalived_conns) >= self.max_keepalived
             keep = self.alive and not full and not request.closing
-            answer = known_heads.answer(self.wsgi, environ, keep)
+            parts = self.wsgi(environ, start_response)  # type: ignore[arg-type]
+            if isinstance(parts, DeferredBody) and not parts.future.done():
+                unpark = partial(self.method_queue.defer, self._unpark, conn, keep, heads[-1])
+                conn.parsed = 0
+                self._pending_since.pop(conn, None)
+                self.parked_conns.add(conn)
+                # Maybe at once, and in any thread; from here on the connection is the loop's.
+                parts.future.add_done_callback(unpark)
+                return _PARKED
+            try:
+                body = b"".join(parts)
+            finally:
+                if hasattr(parts, "close"):
+                    parts.close()
+            conn.outbox.parts.append(b"%s%d\r\n\r\n%s" % (heads[-1], len(body), body))
         except Exception as error:  # as gunicorn: the client gets a 500, and the log says why
             self.handle_error(None, conn.sock, conn.client, error)
             return False
-        if isinstance(answer, Future):
-            conn.parsed = 0
-            self._pending_since.pop(conn, None)
-            self.parked_conns.add(conn)
-            # Maybe at once, and in any thread; from here on the connection is the loop's.
-            answer.add_done_callback(
-                lambda whole: self.method_queue.defer(self._unpark, conn, whole, keep)
-            )
-            return _PARKED
-        for part in answer:
-            conn.outbox.sendall(part)
         return keep
 
-    def _unpark(self, conn: Connection, answer: Future[bytes], keep: bool) -> None:
+    def _unpark(self, conn: Connection, keep: bool, head: bytes, answer: Future[bytes]) -> None:
         """Send an answer that was made later."""
         self.parked_conns.discard(conn)
         result: Future[object] = Future()
         try:
-            conn.outbox.sendall(answer.result())
+            body = answer.result()
+            conn.outbox.parts.append(b"%s%d\r\n\r\n%s" % (head, len(body), body))
             conn.outbox.flush()
             result.set_result(keep and self.alive)
         except OSError:
@@ -337,6 +359,19 @@ class BufferedThreadWorker(ThreadWorker):
         conn.close()
 
 
+@dataclass(slots=True)
+class CachedRequest:
+    """A request for gunicorn's hook `pre_request`."""
+
+    path: str
+    method: str = "POST"
+    closing: bool = False
+
+    def force_close(self) -> None:
+        """Ask for the connection to be closed after the answer."""
+        self.closing = True
+
+
 class _WholeHead:
     """The client of an error page of gunicorn; the head of the page ends as HTTP demands.
 
@@ -352,6 +387,15 @@ class _WholeHead:
     def sendall(self, data: bytes) -> None:
         """Send the page."""
         self._client.sendall(_HEAD_END.sub(b"\r\n\r\n", data, count=1))
+
+
+def _refuse_write(data: bytes) -> object:
+    raise NotImplementedError("an application returns its body")
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return str(http_date(second))
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from gpushare.core.policy import load_policy
@@ -33,7 +33,7 @@ from gpushare.explain.admission import AdmissionJudge, KeptPlace
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.write_right import REFUSED, WriteRight
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.kube.api import Calls
+from gpushare.kube.api import Calls, merge_patch
 from gpushare.logline import Line
 from gpushare.turns import in_turns
 from gpushare.wire.kueue import (
@@ -76,7 +76,6 @@ _SHORT_PATIENCE = 30.0
 _TIMEOUT = 5.0
 _MOST_TEXT = 1000
 """Characters of the reason in a message."""
-_MERGE_PATCH = "application/merge-patch+json"
 _ON_HOSTS = (
     "Kueue has chosen nodes by sums, and chooses the same again: let the lowest level of the"
     " Topology be above kubernetes.io/hostname, such as a rack"
@@ -105,6 +104,7 @@ class _SentVerdict:
     """Whether the API server has answered: then the watch shows another version soon."""
 
 
+@dataclass(eq=False)
 class AdmissionChecks(LoopPart):
     """Answers the checks: `round` once, a started part again and again.
 
@@ -113,31 +113,21 @@ class AdmissionChecks(LoopPart):
     of the thread. rest: leaves the interpreter to the verbs for some seconds.
     """
 
-    def __init__(
-        self,
-        api: Calls,
-        resources: ManagedResources,
-        seen: KueueObjects,
-        unit: str,
-        *,
-        not_ready: Callable[[], str],
-        is_synced: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        cpu_clock: Callable[[], float] = time.thread_time,
-        rest: Callable[[float], object] | None = None,
-    ) -> None:
-        self._api = api
-        self._resources = resources
-        self._seen = seen
-        self._unit = unit
-        self._not_ready = not_ready
-        self._is_synced = is_synced
-        self._clock = clock
-        self._wall = wall
-        self._cpu_clock = cpu_clock
+    api: Calls
+    resources: ManagedResources
+    seen: KueueObjects
+    unit: str
+    _: KW_ONLY
+    not_ready: Callable[[], str]
+    is_synced: Callable[[], bool]
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    cpu_clock: Callable[[], float] = time.thread_time
+    rest: Callable[[float], object] | None = None
+
+    def __post_init__(self) -> None:
         self._policy = load_policy(FALLBACK_POLICY)
-        self._right = WriteRight(clock)
+        self._right = WriteRight(self.clock)
         # By uid, while the watch shows the version that was judged.
         self._sent: dict[str, _SentVerdict] = {}
         # By uid: the pods of the workloads whose check has got Retry.
@@ -153,7 +143,7 @@ class AdmissionChecks(LoopPart):
         self._verdicts = Counter({READY: 0, RETRY: 0})
         self._failed_writes = 0
         self.loop = Loop("kueue", self.step, _EVERY, log=log, failed="admission checks failed")
-        self._rest = self.loop.rest if rest is None else rest
+        self._rest = self.loop.rest if self.rest is None else self.rest
 
     def state(self) -> dict[str, float]:
         """Return the values for metrics."""
@@ -165,17 +155,17 @@ class AdmissionChecks(LoopPart):
 
     def step(self) -> float:
         """Make a round; return the pause after it."""
-        began = self._cpu_clock()
+        began = self.cpu_clock()
         self.round()
         return max(_EVERY, self._rest_after(began))
 
     def round(self) -> None:
         """Answer the pending checks, and end the wait of refused workloads that fit now."""
-        if self._not_ready() or not self._is_synced() or self._right.missing:
+        if self.not_ready() or not self.is_synced() or self._right.missing:
             return
-        checks = self._seen.checks.all()
+        checks = self.seen.checks.all()
         self._activate(checks.values())
-        workloads = {item.ref.uid: item for item in self._seen.workloads.all().values()}
+        workloads = {item.ref.uid: item for item in self.seen.workloads.all().values()}
         self._sent = {
             uid: sent
             for uid, sent in self._sent.items()
@@ -201,11 +191,9 @@ class AdmissionChecks(LoopPart):
             if (workload := workloads[uid]).waits
             and not (workload.is_reserved or self._right.rests(uid))
         ]
-        books = [
-            (resource.ledger.version(), resource.holds.version) for resource in self._resources
-        ]
+        books = [(resource.ledger.version(), resource.holds.version) for resource in self.resources]
         versions = {workload.version for workload in workloads.values()}
-        state = books, self._resources.node_states.version, versions
+        state = books, self.resources.node_states.version, versions
         if not pending and (not waiting or state == self._looked_at):
             return
         if self._judge(workloads.values(), names, _in_order(pending), _in_order(waiting)):
@@ -224,7 +212,7 @@ class AdmissionChecks(LoopPart):
         a pending workload writes one verdict at least, or no round would.
         """
         existing = defaultdict[str, list[AdmittedPod]](list)
-        for pod in self._seen.pods.all().values():
+        for pod in self.seen.pods.all().values():
             existing[pod.workload].append(pod)
         promised = [
             pods
@@ -234,7 +222,7 @@ class AdmissionChecks(LoopPart):
         ]
         judge = self._new_judge(promised)
         refused = list[tuple[WorkloadRecord, tuple[WorkloadPods, ...]]]()
-        until, began = self._clock() + _ROUND, self._cpu_clock()
+        until, began = self.clock() + _ROUND, self.cpu_clock()
         for workload in pending:
             pods = self._missing_pods(workload, existing[workload.key])
             if pods is None:
@@ -249,16 +237,16 @@ class AdmissionChecks(LoopPart):
                 text = "all its pods have devices" if pods else "none of its pods needs a device"
                 self._answer(workload, names, {"state": READY, "message": text})
             began = self._have_rest(began)
-            if self._clock() > until:
+            if self.clock() > until:
                 break
         is_whole = self._wake(judge, waiting, until)
-        until = self._clock() + _ROUND
+        until = self.clock() + _ROUND
         for workload, pods in refused:
             if not self._may_write():
                 return False
             self._refuse(judge, workload, pods, names)
             began = self._have_rest(began)
-            if self._clock() > until:
+            if self.clock() > until:
                 break
         return is_whole
 
@@ -268,10 +256,10 @@ class AdmissionChecks(LoopPart):
         Who leaves a free place unused for too long takes none; outside of Kueue this counts for all
         of the namespace, or a tenant could keep places with one pod after the other.
         """
-        now, kept = self._clock(), dict[str, list[KeptPlace]]()
+        now, kept = self.clock(), dict[str, list[KeptPlace]]()
         if now > self._judged_at + _PATIENCE:
             self._placed_since = {}
-        admitted = self._seen.pods.all().keys()
+        admitted = self.seen.pods.all().keys()
         unused = {
             uid
             for uid, since in self._placed_since.items()
@@ -279,13 +267,13 @@ class AdmissionChecks(LoopPart):
         }
         others = {
             pod.ref.uid: pod.ref.namespace
-            for resource in self._resources
+            for resource in self.resources
             for pod in resource.ledger.waiting()
             if pod.ref.uid not in admitted
         }
         namespaces = {others[uid] for uid in unused & others.keys()}
         unused |= {uid for uid, namespace in others.items() if namespace in namespaces}
-        for resource in self._resources:
+        for resource in self.resources:
             resource.holds.expire(now)
             by_pod = dict[str, KeptPlace]()
             for hold in resource.holds.live():
@@ -295,9 +283,9 @@ class AdmissionChecks(LoopPart):
                 if not is_charged and (shares or uid not in by_pod):
                     by_pod[uid] = KeptPlace(uid, hold.node, hold.pod.request, shares)
             kept[resource.names.resource] = list(by_pod.values())
-        resources = self._resources.resources
+        resources = self.resources.resources
         judge = AdmissionJudge(
-            resources, self._unit, self._policy, promised, kept=kept, unused=unused
+            resources, self.unit, self._policy, promised, kept=kept, unused=unused
         )
         self._placed_since = {uid: self._placed_since.get(uid, now) for uid in judge.placed}
         self._judged_at = now
@@ -306,14 +294,14 @@ class AdmissionChecks(LoopPart):
     def _wake(self, judge: AdmissionJudge, waiting: Iterable[WorkloadRecord], until: float) -> bool:
         """End the wait of workloads that fit; return whether there was time for all."""
         for workload in waiting:
-            if not self._may_write() or self._clock() > until:
+            if not self._may_write() or self.clock() > until:
                 return False
             if judge.admit(self._refused[workload.ref.uid]):
                 self._requeue(workload)
         return True
 
     def _may_write(self) -> bool:
-        return not (self._not_ready() or self._right.missing)
+        return not (self.not_ready() or self._right.missing)
 
     def _may_write_of(self, key: str) -> bool:
         """Return whether the object may be written; key: its uid, or the name of a check."""
@@ -321,12 +309,12 @@ class AdmissionChecks(LoopPart):
 
     def _rest_after(self, began: float) -> float:
         """Return the seconds to rest after work since `began`, a time of this thread."""
-        return min(_MAX_REST, _REST * (self._cpu_clock() - began))
+        return min(_MAX_REST, _REST * (self.cpu_clock() - began))
 
     def _have_rest(self, began: float) -> float:
         """Rest after work since `began`, a time of this thread; return the time of the thread."""
         self._rest(self._rest_after(began))
-        return self._cpu_clock()
+        return self.cpu_clock()
 
     def _activate(self, checks: Iterable[CheckRecord]) -> None:
         """Say of each AdmissionCheck of ours whether it is answered."""
@@ -368,7 +356,7 @@ class AdmissionChecks(LoopPart):
 
         own_pods: the pods of the workload. None while a flavor is unknown.
         """
-        flavors, missing = self._seen.flavors.all(), []
+        flavors, missing = self.seen.flavors.all(), []
         for pods in workload.pods:
             if not flavors.keys() >= {*pods.flavors}:
                 return None
@@ -439,7 +427,7 @@ class AdmissionChecks(LoopPart):
         gone, and the watch will show it. Raises ApiError for any other failure.
         """
         try:
-            self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH, timeout=_TIMEOUT)
+            merge_patch(self.api, path, body, _TIMEOUT)
         except (ApiConflict, ApiNotFound):
             return False
         except ApiError as error:
@@ -451,7 +439,7 @@ class AdmissionChecks(LoopPart):
         return True
 
     def _now(self) -> str:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall()))
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.wall()))
 
 
 def _status_path(workload: WorkloadRecord) -> str:

@@ -23,7 +23,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Generic, TypeVar
@@ -168,11 +168,10 @@ def add_pods(
 ) -> None:
     """Add the bound pods of a page that ask for the resource."""
     listed_pods.unread.update(bad.ref.uid for bad in page.bad)
-    resource = managed_resource.names.resource
     for pod in page.items:
         meta, node = pod.metadata or _NAMELESS, pod.spec.node_name if pod.spec else None
         try:
-            units = units_of(pod, resource)
+            units = units_of(pod, managed_resource.names)
         except WireError:
             listed_pods.unread.add(meta.uid or "")
             continue
@@ -269,6 +268,7 @@ Report = Callable[[Finding, bool], None]
 """Called with (new finding, whether the auditor corrected the ledger)."""
 
 
+@dataclass(eq=False)
 class Auditor(LoopPart):
     """Audits the ledgers of all managed resources: `audit` once, a started auditor every minute.
 
@@ -277,62 +277,51 @@ class Auditor(LoopPart):
     in the ledger of a collection ("nodes", "pods"). report: called with each new finding.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        resources: ManagedResources,
-        unit: str,
-        *,
-        not_ready: Callable[[], str],
-        watch_version: Callable[[str], str],
-        report: Report,
-        clock: Callable[[], float] = time.monotonic,
-        interval: float = AUDIT_INTERVAL,
-        pause: float = PAGE_PAUSE,
-        page: int = LIMIT,
-        event: Callable[[], threading.Event] = threading.Event,
-    ) -> None:
-        self._api = api
-        self._resources = resources
-        self._unit = unit
-        self._not_ready = not_ready
-        self._watch_version = watch_version
-        self._report = report
-        self._clock = clock
-        self._every = interval
-        self._pause = pause
-        self._page = page
+    api: Api
+    resources: ManagedResources
+    unit: str
+    _: KW_ONLY
+    not_ready: Callable[[], str]
+    watch_version: Callable[[str], str]
+    report: Report
+    clock: Callable[[], float] = time.monotonic
+    interval: float = AUDIT_INTERVAL
+    pause: float = PAGE_PAUSE
+    page: int = LIMIT
+    event: Callable[[], threading.Event] = threading.Event
+
+    def __post_init__(self) -> None:
         self._nodes = UnconfirmedFindings()
         self._pods = UnconfirmedFindings()
         self._open: dict[str, frozenset[Finding]] = {}
         self._audits = self._findings = self._healed = 0
-        self._last = clock()
+        self._last = self.clock()
         self.loop = Loop(
             "audit",
             self._audit_in_thread,
-            interval,
+            self.interval,
             log=log,
             failed="audit failed",
-            clock=clock,
-            event=event,
+            clock=self.clock,
+            event=self.event,
         )
 
     def start(self) -> None:
         """Start the thread."""
         # gunicorn's master made this object, perhaps long before the fork.
-        self._last = self._clock()
+        self._last = self.clock()
         super().start()
 
     def liveness(self) -> dict[str, str]:
         """Return the problem of an audit that is long overdue."""
-        is_stuck = self.loop.seconds_since_progress() > self._every + _STUCK
+        is_stuck = self.loop.seconds_since_progress() > self.interval + _STUCK
         return {"audit": "its thread is stuck" if is_stuck else ""}
 
     def state(self) -> dict[str, float]:
         """Return values for metrics."""
         return {
             "audits_total": self._audits,
-            "audit_age_seconds": self._clock() - self._last,
+            "audit_age_seconds": self.clock() - self._last,
             "audit_findings": sum(map(len, self._open.values())),
             "audit_findings_total": self._findings,
             "audit_healed_total": self._healed,
@@ -346,19 +335,19 @@ class Auditor(LoopPart):
 
     def audit(self) -> None:
         """Look once. Raises ApiError if the API server does not list, WireError for no list."""
-        if self._not_ready():
+        if self.not_ready():
             self._open = {}
             self._nodes, self._pods = UnconfirmedFindings(), UnconfirmedFindings()
             return
         sums = frozenset(
             Finding(resource.names.resource, ARRAYS, node)
-            for resource in self._resources
+            for resource in self.resources
             for node in resource.ledger.differing_nodes()
         )
         self._heal_new("sums", sums)
         self._heal_new("lists", self._compare_with_api_server())
         self._audits += 1
-        self._last = self._clock()
+        self._last = self.clock()
 
     def _heal_new(self, part: str, findings: frozenset[Finding]) -> None:
         """Heal the findings that are new, and report each once.
@@ -390,7 +379,7 @@ class Auditor(LoopPart):
                     detail=finding.detail or "-",
                 )
             )
-            self._report(finding, healed)
+            self.report(finding, healed)
         try:
             if api_error is not None:
                 raise api_error
@@ -399,9 +388,9 @@ class Auditor(LoopPart):
 
     def _compare_with_api_server(self) -> frozenset[Finding]:
         # First: the copy of the ledger may lack events that the watch shows from here on.
-        watch_version = {name: self._watch_version(name) for name in ("nodes", "pods")}
+        watch_version = {name: self.watch_version(name) for name in ("nodes", "pods")}
         entries_and_specs = [
-            (resource, *resource.ledger.entries_and_specs()) for resource in self._resources
+            (resource, *resource.ledger.entries_and_specs()) for resource in self.resources
         ]
         specs = [Listed[ListedNode]() for _ in entries_and_specs]
         pods = [Listed[ListedPod]() for _ in entries_and_specs]
@@ -409,7 +398,7 @@ class Auditor(LoopPart):
         for nodes in self._pages("/api/v1/nodes", NODES):
             nodes_at = nodes_at or nodes.resource_version
             for (resource, *_), listed_nodes in zip(entries_and_specs, specs, strict=True):
-                add_nodes(nodes, resource, self._unit, listed_nodes)
+                add_nodes(nodes, resource, self.unit, listed_nodes)
         for page in self._pages("/api/v1/pods", PODS, _BOUND_PODS):
             pods_at = pods_at or page.resource_version
             for (resource, *_), listed_pods in zip(entries_and_specs, pods, strict=True):
@@ -439,18 +428,16 @@ class Auditor(LoopPart):
     def _pages(self, path: str, codec: Codec[_T], select: str = "") -> Iterator[Decoded[_T]]:
         """Yield the pages of one list."""
         query = {"fieldSelector": select} if select else {}
-        decoded = pages(
-            self._api, path, codec.decode_list, query, timeout=_TIMEOUT, limit=self._page
-        )
+        decoded = pages(self.api, path, codec.decode_list, query, timeout=_TIMEOUT, limit=self.page)
         for page in decoded:
             self.loop.note_progress()
             yield page
             if page.continue_token:
-                self.loop.rest(self._pause)
+                self.loop.rest(self.pause)
 
     def _heal(self, finding: Finding) -> bool:
         """Return whether the ledger was corrected, or at least put on the safe side."""
-        resource = self._resources.find(finding.resource)
+        resource = self.resources.find(finding.resource)
         if resource is None:
             return False
         ledger = resource.ledger
@@ -480,5 +467,5 @@ class Auditor(LoopPart):
 
     def _read(self, ref: PodRef) -> Pod | None:
         """Return the pod from the API server; None if the pod is gone or has ended."""
-        pod = read_pod(partial(self._api.request, "GET", timeout=_TIMEOUT), PODS, ref)
+        pod = read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), PODS, ref)
         return None if pod is None or has_ended(pod) else pod

@@ -6,61 +6,34 @@ stays empty, and preemption takes less care.
 Tested in `tests/unit/extender/verbs/test_preempt.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gpushare.core.model import Labels
 from gpushare.core.preemption.selection import Budget
 from gpushare.core.states.entry import Entry
+from gpushare.extender.follow.shown import ObjectHandler
 from gpushare.wire.budgets import DisruptionBudget, read_budget
-from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.objects import PodDisruptionBudget
 
 _MAX_CACHED = 10_000
 """Sets of labels with cached budgets: the pods of one controller share their labels."""
 
-Key = tuple[str, str]
-_Read = tuple[Key, DisruptionBudget]
 
-
-class DisruptionBudgets:
+class DisruptionBudgets(ObjectHandler[PodDisruptionBudget, DisruptionBudget]):
     """The budgets by namespace and name: an event handler of a reflector, read by any thread."""
 
     def __init__(self) -> None:
+        super().__init__(budget_of, self._replace, self._change)
         self._index = _BudgetIndex({})
 
-    def trim(self, page: Decoded[PodDisruptionBudget]) -> Decoded[_Read]:
-        """Return the page with small records instead of budgets: selectors may be large."""
-        return page.with_items([_read(item) for item in page.items])
-
-    def replace(
-        self, pages: Sequence[Decoded[PodDisruptionBudget] | Decoded[_Read]], started: float
-    ) -> None:
-        """Set all budgets; an unreadable budget stays as before."""
-        del started
-        unread = {(bad.ref.namespace, bad.ref.name) for page in pages for bad in page.bad}
+    def _replace(self, budgets: Mapping[str, DisruptionBudget], unread: Collection[str]) -> None:
         before = {key: budget for key, budget in self._index.budgets.items() if key in unread}
-        self._index = _BudgetIndex(
-            before
-            | dict(
-                item if isinstance(item, tuple) else _read(item)
-                for page in pages
-                for item in page.items
-            )
-        )
+        self._index = _BudgetIndex(before | dict(budgets))
 
-    def apply(self, event: WatchEvent[PodDisruptionBudget]) -> None:
-        """Take over one budget."""
-        if event.object is not None:
-            key, budget = _read(event.object)
-        elif event.bad is not None and event.kind == "DELETED":
-            key, budget = (event.bad.ref.namespace, event.bad.ref.name), None
-        else:
-            return
+    def _change(self, key: str, budget: DisruptionBudget | None) -> None:
         budgets = {name: index for name, index in self._index.budgets.items() if name != key}
-        if event.kind != "DELETED" and budget is not None:
-            budgets[key] = budget
         # A new value, never a changed one: readers take no lock.
-        self._index = _BudgetIndex(budgets)
+        self._index = _BudgetIndex(budgets | ({} if budget is None else {key: budget}))
 
     def budgets_of(self, entries: Sequence[Entry]) -> tuple[Budget, ...]:
         """Return the budgets that cover any of these pods."""
@@ -86,7 +59,7 @@ class DisruptionBudgets:
 class _BudgetIndex:
     """All budgets at one moment, also by namespace, and by namespace and labels as asked for."""
 
-    def __init__(self, budgets: dict[Key, DisruptionBudget]) -> None:
+    def __init__(self, budgets: dict[str, DisruptionBudget]) -> None:
         self.budgets = budgets
         self.by_namespace: dict[str, list[DisruptionBudget]] = {}
         for budget in budgets.values():
@@ -94,7 +67,6 @@ class _BudgetIndex:
         self.by_labels: dict[tuple[str, Labels], tuple[DisruptionBudget, ...]] = {}
 
 
-def _read(item: PodDisruptionBudget) -> _Read:
-    namespace = (item.metadata and item.metadata.namespace) or ""
-    name = (item.metadata and item.metadata.name) or ""
-    return (namespace, name), read_budget(namespace, item.spec, item.status)
+def budget_of(item: PodDisruptionBudget) -> DisruptionBudget:
+    """Return the budget as the API server shows it."""
+    return read_budget((item.metadata and item.metadata.namespace) or "", item.spec, item.status)

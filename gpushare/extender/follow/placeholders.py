@@ -18,7 +18,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from gpushare.core.model import PodRef
 from gpushare.core.policy import load_policy
@@ -31,7 +31,7 @@ from gpushare.explain.pod import NodeAsk
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.write_right import WriteRight
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.kube.api import Calls
+from gpushare.kube.api import Calls, merge_patch
 from gpushare.logline import Line
 from gpushare.wire.groups import group_of
 from gpushare.wire.objects import PODS
@@ -65,7 +65,6 @@ _TOO_LARGE = "its group needs more at once than there may be"
 _NOT_REFUSED = "kube-scheduler has not found it unschedulable, or has another place in mind"
 
 _TIMEOUT = 5.0
-_MERGE_PATCH = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +78,7 @@ class _Candidate:
     why_not: str = ""
 
 
+@dataclass(eq=False)
 class Placeholders(LoopPart):
     """Keeps the placeholders up to date: `round` once, a started part again and again.
 
@@ -87,26 +87,17 @@ class Placeholders(LoopPart):
     wish. wall: seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        api: Calls,
-        resources: ManagedResources,
-        watched: Shown[Placeholder],
-        namespace: str,
-        *,
-        not_ready: Callable[[], str],
-        tell: Callable[[PodRef, NodeAsk], None] = lambda *_: None,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._api = api
-        self._resources = resources
-        self._known = watched
-        self._namespace = namespace
-        self._not_ready = not_ready
-        self._tell_user = tell
-        self._clock = clock
-        self._wall = wall
+    api: Calls
+    resources: ManagedResources
+    watched: Shown[Placeholder]
+    namespace: str
+    _: KW_ONLY
+    not_ready: Callable[[], str]
+    tell: Callable[[PodRef, NodeAsk], None] = lambda *_: None
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         self._policy = load_policy(FALLBACK_POLICY)
         self._nodes: frozenset[str] | None = None
         self._joined = -math.inf
@@ -118,7 +109,7 @@ class Placeholders(LoopPart):
         self._why_not: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._created = self._deleted = self._failed_writes = 0
-        self._right = WriteRight(clock)
+        self._right = WriteRight(self.clock)
         self.loop = Loop(
             "placeholders",
             lambda: EVERY if self.round() else AGAIN,
@@ -129,7 +120,7 @@ class Placeholders(LoopPart):
 
     def state(self) -> dict[str, float]:
         """Return the values for metrics; none while the option is off."""
-        if not self._namespace:
+        if not self.namespace:
             return {}
         return {
             "placeholders_created_total": self._created,
@@ -139,23 +130,21 @@ class Placeholders(LoopPart):
 
     def counts(self) -> dict[str, int]:
         """Return the number of placeholders by namespace; nothing while the option is off."""
-        if not self._namespace:
+        if not self.namespace:
             return {}
-        stand_ins = self._known.all().values()
+        stand_ins = self.watched.all().values()
         return {
-            self._namespace: sum(
-                1 for stand_in in stand_ins if stand_in.namespace == self._namespace
-            )
+            self.namespace: sum(1 for stand_in in stand_ins if stand_in.namespace == self.namespace)
         }
 
     def ask_for(self, uid: str) -> NodeAsk | None:
         """Return whether an autoscaler was asked for a node for the pod; None: nothing is known."""
-        if not self._namespace:
+        if not self.namespace:
             return None
-        for stand_in in self._known.all().values():
+        for stand_in in self.watched.all().values():
             if (
                 stand_in.uid == uid
-                and stand_in.namespace == self._namespace
+                and stand_in.namespace == self.namespace
                 and stand_in.unschedulable
             ):
                 return NodeAsk.by(stand_in)
@@ -165,15 +154,15 @@ class Placeholders(LoopPart):
     def round(self) -> bool:
         """Create, update and delete placeholders; return whether all writes are done."""
         why_not = dict[str, str]()
-        if self._not_ready():
+        if self.not_ready():
             self._nodes = None
             self._why_not = why_not
             return False
         if self._right.missing:
             return True
-        names = frozenset(self._resources.node_states)
+        names = frozenset(self.resources.node_states)
         if self._nodes is None or names - self._nodes:
-            self._joined = self._clock()
+            self._joined = self.clock()
         self._nodes = names
         is_complete = self._act(why_not)
         self._why_not = why_not
@@ -181,7 +170,7 @@ class Placeholders(LoopPart):
 
     def _act(self, why_not: dict[str, str]) -> bool:
         """Make a round; add the reason of each pod without a placeholder to `why_not`."""
-        wishes = {wish.ref.uid: wish for wish in self._wishes(why_not)} if self._namespace else {}
+        wishes = {wish.ref.uid: wish for wish in self._wishes(why_not)} if self.namespace else {}
         self._refused = {uid: reason for uid, reason in self._refused.items() if uid in wishes}
         standing, replaced, is_complete = self._still_wanted(wishes)
         # A pod is owed a new placeholder if the old one was deleted because it does not exclude a
@@ -220,7 +209,7 @@ class Placeholders(LoopPart):
             if reason:
                 unmade.add(unit.key)
                 why_not |= {candidate.wish.ref.uid: reason for candidate in unit.candidates}
-            if self._right.missing or self._not_ready():
+            if self._right.missing or self.not_ready():
                 return False
         self._note_standing(standing, wishes)
         # The new placeholders have no status yet, so no autoscaler has counted them.
@@ -236,9 +225,9 @@ class Placeholders(LoopPart):
         placeholder, whether the API server took every delete).
         """
         standing, replaced, is_complete = dict[str, Placeholder](), set[str](), True
-        for stand_in in sorted(self._known.all().values(), key=lambda known: known.name):
+        for stand_in in sorted(self.watched.all().values(), key=lambda known: known.name):
             uid, wish = stand_in.uid, wishes.get(stand_in.uid)
-            is_own = not self._namespace or stand_in.namespace == self._namespace
+            is_own = not self.namespace or stand_in.namespace == self.namespace
             if not is_own:
                 continue
             if wish is None or not wish.full <= stand_in.nodes or stand_in.name != name_for(uid):
@@ -271,14 +260,14 @@ class Placeholders(LoopPart):
 
     def _given_up(self) -> set[str]:
         """Return the uids of the pods that have waited for a node for PATIENCE seconds."""
-        before = self._clock() - PATIENCE
+        before = self.clock() - PATIENCE
         return {uid for uid, since in self._had_since.items() if since <= before}
 
     def _note_standing(
         self, standing: Mapping[str, Placeholder], wishes: Mapping[str, Wish]
     ) -> None:
         """Note the time of the first placeholder of each pod."""
-        now = self._clock()
+        now = self.clock()
         had = {uid: since for uid, since in self._had_since.items() if uid in wishes}
         self._had_since = dict.fromkeys(standing, now) | had
 
@@ -286,7 +275,7 @@ class Placeholders(LoopPart):
         """Return the wishes; add the reason of each other pod without room to `why_not`."""
         last = self._given_up()
         all_wishes, self._cut = list[Wish](), set[str]()
-        for resource in self._resources:
+        for resource in self.resources:
             view = resource.ledger.view()
             wishes = node_wishes(view, resource.filters, self._policy, _MOST_WISHES, last)
             why_not |= wishes.why_not
@@ -300,7 +289,7 @@ class Placeholders(LoopPart):
         """Return the missing placeholders by group, or by uid for a pod without a group; None after
         a failed read of a pod.
         """
-        joined = self._clock() < self._joined + AFTER_JOIN
+        joined = self.clock() < self._joined + AFTER_JOIN
         groups = defaultdict[str, list[_Candidate]](list)
         for wish in missing:
             try:
@@ -318,20 +307,20 @@ class Placeholders(LoopPart):
         """Read the pod. Raises ApiError, or MessageError for an unreadable pod."""
         ref = wish.ref
         try:
-            answer = self._api.request(
+            answer = self.api.request(
                 "GET", f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}", timeout=_TIMEOUT
             )
         except ApiNotFound:
             return _Candidate(wish, why_not="it is gone")
         group = group_of(PODS.decode_answer(answer, ref.namespace, ref.name)).key
-        body = placeholder(answer, ref, wish.request, wish.nodes, self._namespace, group=group)
+        body = placeholder(answer, ref, wish.request, wish.nodes, self.namespace, group=group)
         candidate = _Candidate(wish, body or b"", group)
         if body is None:
             return replace(candidate, why_not=_NOT_REFUSED)
         if self._rests(candidate):
             reason = self._refused.get(ref.uid, "it was refused a short while ago")
             return replace(candidate, why_not=reason)
-        if self._wall() - wish.created < WAITING:
+        if self.wall() - wish.created < WAITING:
             return replace(candidate, why_not=f"it waits for less than {WAITING:.0f} s")
         return candidate
 
@@ -346,11 +335,11 @@ class Placeholders(LoopPart):
         """
         for candidate in candidates:
             ref, name = candidate.wish.ref, name_for(candidate.wish.ref.uid)
-            if self._not_ready():
+            if self.not_ready():
                 return "this process does not lead any more"
             try:
                 self._send(
-                    "POST", name, f"/api/v1/namespaces/{self._namespace}/pods", candidate.body
+                    "POST", name, f"/api/v1/namespaces/{self.namespace}/pods", candidate.body
                 )
             except ApiConflict:
                 continue  # an earlier create with a lost answer; the watch will show the pod
@@ -358,13 +347,13 @@ class Placeholders(LoopPart):
                 reason = f"it was refused: {error}"
                 if self._refused.get(ref.uid) != reason:
                     self._refused[ref.uid] = reason
-                    self._tell_user(ref, NodeAsk(why_not=reason))
+                    self.tell(ref, NodeAsk(why_not=reason))
                 self._failed(Line("no placeholder", pod=ref, error=str(error)))
                 return reason
             self._created += 1
             log.info(Line("placeholder created", pod=ref, nodes=len(candidate.wish.nodes)))
             standing[ref.uid] = Placeholder(
-                self._namespace, name, ref.uid, False, candidate.wish.nodes, group=candidate.group
+                self.namespace, name, ref.uid, False, candidate.wish.nodes, group=candidate.group
             )
         return ""
 
@@ -373,16 +362,16 @@ class Placeholders(LoopPart):
         if self._right.rests(("PATCH", stand_in.name)):
             return True
         path = f"/api/v1/namespaces/{stand_in.namespace}/pods/{stand_in.name}/status"
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall()))
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.wall()))
         try:
-            self._send("PATCH", stand_in.name, path, status_patch(now), _MERGE_PATCH)
+            self._send("PATCH", stand_in.name, path, status_patch(now))
         except ApiNotFound:
             return True
         except ApiError as error:
             return self._failed(
                 Line("placeholder not told", placeholder=stand_in.name, error=str(error))
             )
-        self._tell_user(ref, NodeAsk(self._wall()))
+        self.tell(ref, NodeAsk(self.wall()))
         return True
 
     def _delete(self, stand_in: Placeholder) -> bool:
@@ -408,17 +397,13 @@ class Placeholders(LoopPart):
         log.warning(line)
         return False
 
-    def _send(
-        self,
-        method: str,
-        name: str,
-        path: str,
-        body: bytes,
-        content_type: str = "application/json",
-    ) -> None:
-        """Send a write about the placeholder `name`. Raises ApiError."""
+    def _send(self, method: str, name: str, path: str, body: bytes) -> None:
+        """Send a write about the placeholder `name`; PATCH: a merge patch. Raises ApiError."""
         try:
-            self._api.request(method, path, body=body, content_type=content_type, timeout=_TIMEOUT)
+            if method == "PATCH":
+                merge_patch(self.api, path, body, _TIMEOUT)
+            else:
+                self.api.request(method, path, body=body, timeout=_TIMEOUT)
         except ApiError as error:
             self._right.failed(error, (method, name))
             raise

@@ -6,7 +6,7 @@ Knows the reflectors and the leadership, nothing of the ledger itself.
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from gpushare.daemon.part import Part
@@ -37,6 +37,7 @@ class Source:
     optional: bool = False
 
 
+@dataclass(eq=False)
 class Readiness(Part):
     """The conditions under which this process answers; checked before each verb but rank, by any
     thread.
@@ -46,19 +47,14 @@ class Readiness(Part):
     `is_settled`: whether no bind is under way here; called when no further bind begins.
     """
 
-    def __init__(
-        self,
-        sources: Mapping[str, Source],
-        lease_runner: LeaseRunner | None,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        is_settled: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._sources = sources
-        self._is_settled = is_settled
-        self._lease_runner = lease_runner
-        self._clock = clock
-        self._started = clock()
+    sources: Mapping[str, Source]
+    lease_runner: LeaseRunner | None
+    clock: Callable[[], float] = time.monotonic
+    _: KW_ONLY
+    is_settled: Callable[[], bool] = lambda: True
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
         self._relisted_for = -math.inf
         self._unsynced_since = math.inf
         # How often each optional source had been refused when all others were first listed.
@@ -67,11 +63,11 @@ class Readiness(Part):
     def start(self) -> None:
         """Begin to follow and to lead, in threads."""
         # gunicorn's master made this object, perhaps long before the fork.
-        self._started = self._clock()
-        for source in self._sources.values():
+        self._started = self.clock()
+        for source in self.sources.values():
             source.reflector.start()
-        if self._lease_runner is not None:
-            self._lease_runner.start()
+        if self.lease_runner is not None:
+            self.lease_runner.start()
 
     def stop(self) -> None:
         """Stop the threads.
@@ -79,21 +75,21 @@ class Readiness(Part):
         The Lease is released only if no bind is under way: the next leader does not wait for
         Bindings that may land.
         """
-        if self._lease_runner is not None:
-            self._lease_runner.halt()
-            self._lease_runner.stop(release=self._is_settled())
-        for source in self._sources.values():
+        if self.lease_runner is not None:
+            self.lease_runner.halt()
+            self.lease_runner.stop(release=self.is_settled())
+        for source in self.sources.values():
             source.reflector.stop()
 
     def earlier_end(self) -> float:
         """Return when the term of the leader before this process ended, in monotonic seconds; NaN
         if that is not known.
         """
-        return math.nan if self._lease_runner is None else self._lease_runner.earlier_end()
+        return math.nan if self.lease_runner is None else self.lease_runner.earlier_end()
 
     def not_ready(self) -> str:
         """Return why this process must not answer now, in a text that stays the same, or ""."""
-        now = self._clock()
+        now = self.clock()
         for name, source, is_listed in self._unwell_sources(now):
             if problem := self._problem_of(name, source, is_listed):
                 return problem
@@ -103,8 +99,8 @@ class Readiness(Part):
         """Return the problem of each part, "" if there is none; APIs that this cluster does not
         have are left out.
         """
-        now = self._clock()
-        checks = {name: "" for name, source in self._sources.items() if not _is_missing(source)}
+        now = self.clock()
+        checks = {name: "" for name, source in self.sources.items() if not _is_missing(source)}
         for name, source, is_listed in self._unwell_sources(now):
             checks[name] = self._problem_of(name, source, is_listed)
         return checks | {"leadership": self._leadership_problem(now)}
@@ -113,12 +109,12 @@ class Readiness(Part):
         """Return the problems by part that only a restart solves: a stuck thread, or leading
         without a filled ledger for long.
         """
-        now = self._clock()
+        now = self.clock()
         parts: dict[str, Reflector[Any, Any] | LeaseRunner] = {
-            name: source.reflector for name, source in self._sources.items()
+            name: source.reflector for name, source in self.sources.items()
         }
-        if self._lease_runner is not None:
-            parts["leadership"] = self._lease_runner
+        if self.lease_runner is not None:
+            parts["leadership"] = self.lease_runner
         problems = {
             name: "" if part.alive(now) else "its thread is stuck" for name, part in parts.items()
         }
@@ -128,39 +124,39 @@ class Readiness(Part):
 
     def leads_until(self) -> float:
         """Return until when (monotonic seconds) a bind may be under way here."""
-        if self._lease_runner is None:
+        if self.lease_runner is None:
             return math.inf
         # In this order: if a term begins between the two reads, the fence of that term counts.
-        until = self._lease_runner.leads_until(self._clock())
-        return -math.inf if self._relist_wanted(self._clock()) else until
+        until = self.lease_runner.leads_until(self.clock())
+        return -math.inf if self._relist_wanted(self.clock()) else until
 
     def tick(self, _is_ready: bool = False, /) -> None:
         """Ask for the list that a new leadership needs."""
-        if self._lease_runner is None:
+        if self.lease_runner is None:
             return
-        now = self._clock()
+        now = self.clock()
         useless = self._leads(now) and any(
             self._problem_of(name, source, is_listed)
             for name, source, is_listed in self._unwell_sources(now)
             if not source.optional
         )
         self._unsynced_since = min(self._unsynced_since, now) if useless else math.inf
-        fence = self._lease_runner.fenced_until()
+        fence = self.lease_runner.fenced_until()
         # Asked for once: a second request would begin again a list that is under way.
-        if self._relist_wanted(self._clock()) and self._relisted_for != fence:
+        if self._relist_wanted(self.clock()) and self._relisted_for != fence:
             self._relisted_for = fence
-            self._sources["pods"].reflector.request_relist()
+            self.sources["pods"].reflector.request_relist()
 
     def last_resource_version(self, name: str) -> str:
         """Return the last resourceVersion of the collection in the ledger; "" if unknown."""
-        return self._sources[name].reflector.last_resource_version
+        return self.sources[name].reflector.last_resource_version
 
     def state(self) -> dict[str, float]:
         """Return values for metrics."""
-        now = self._clock()
+        now = self.clock()
         state: dict[str, float] = {"ready": not self.not_ready()}
         state["leader"] = not self._leadership_problem(now)
-        for name, source in self._sources.items():
+        for name, source in self.sources.items():
             status = source.reflector.status
             if _is_missing(source):
                 continue
@@ -175,7 +171,7 @@ class Readiness(Part):
         required one without a word for long; of none that this cluster does not have.
         """
         silent_since = now - STALE_AFTER
-        for name, source in self._sources.items():
+        for name, source in self.sources.items():
             status = source.reflector.status
             is_listed = status.synced
             is_well = is_listed and (source.optional or status.last_contact >= silent_since)
@@ -193,7 +189,7 @@ class Readiness(Part):
             return f"no word from the API server about {name}"
         required = (
             required_source
-            for required_source in self._sources.values()
+            for required_source in self.sources.values()
             if not required_source.optional
         )
         if source.optional and all(
@@ -206,7 +202,7 @@ class Readiness(Part):
         return f"{name} are not listed yet"
 
     def _leadership_problem(self, now: float) -> str:
-        if self._lease_runner is None:
+        if self.lease_runner is None:
             return ""
         if not self._leads(now):
             return "another process leads, or nobody does yet"
@@ -215,14 +211,14 @@ class Readiness(Part):
         )
 
     def _leads(self, now: float) -> bool:
-        return self._lease_runner is None or self._lease_runner.leads_until(now) > now
+        return self.lease_runner is None or self.lease_runner.leads_until(now) > now
 
     def _relist_wanted(self, now: float) -> bool:
         """Return whether the last list of pods may miss a write of the previous leader."""
-        if self._lease_runner is None or not self._leads(now):
+        if self.lease_runner is None or not self._leads(now):
             return False
-        listed_at = self._sources["pods"].reflector.status.listed_at
-        return listed_at < self._lease_runner.fenced_until()
+        listed_at = self.sources["pods"].reflector.status.listed_at
+        return listed_at < self.lease_runner.fenced_until()
 
 
 def _is_missing(source: Source) -> bool:

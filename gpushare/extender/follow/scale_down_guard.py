@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 
 from gpushare.core.model import ObservedPod
 from gpushare.core.policy import load_policy
@@ -27,7 +28,7 @@ from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.write_right import WriteRight
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.kube.api import Calls
+from gpushare.kube.api import Calls, merge_patch
 from gpushare.logline import Line
 from gpushare.wire.scale_down import KEYS, OURS, TRUE, Mark, written
 
@@ -44,6 +45,7 @@ _REST = 49.0
 """A rest is this many times as long as the judging before it: judging takes 2 % of the time."""
 
 
+@dataclass(eq=False)
 class ScaleDownGuard(LoopPart):
     """Annotates nodes: `round` once, a started guard again and again.
 
@@ -52,28 +54,21 @@ class ScaleDownGuard(LoopPart):
     its annotations. not_ready: why not to act (books not filled, another process leads), or "".
     """
 
-    def __init__(
-        self,
-        api: Calls,
-        resources: ManagedResources,
-        marks: Shown[Mark],
-        running: Shown[ObservedPod] | None,
-        *,
-        not_ready: Callable[[], str],
-        clock: Callable[[], float] = time.monotonic,
-        event: Callable[[], threading.Event] = threading.Event,
-    ) -> None:
-        self._api = api
-        self._resources = resources
-        self._marks = marks
-        self._running = running
-        self._not_ready = not_ready
-        self._clock = clock
+    api: Calls
+    resources: ManagedResources
+    marks: Shown[Mark]
+    running: Shown[ObservedPod] | None
+    _: KW_ONLY
+    not_ready: Callable[[], str]
+    clock: Callable[[], float] = time.monotonic
+    event: Callable[[], threading.Event] = threading.Event
+
+    def __post_init__(self) -> None:
         self._policy = load_policy(FALLBACK_POLICY)
         self._judged: tuple[object, Mapping[str, str]] = None, {}
         self._sent: dict[str, str] = {}
         self._failed_writes = 0
-        self._right = WriteRight(clock)
+        self._right = WriteRight(self.clock)
         self._resumed = 0.0
         self.loop = Loop(
             "scale-down",
@@ -81,14 +76,14 @@ class ScaleDownGuard(LoopPart):
             AGAIN,
             log=log,
             failed="scale-down failed",
-            event=event,
+            event=self.event,
         )
 
     def state(self) -> dict[str, float]:
         """Return the values for metrics; none while the guard is off."""
-        if self._running is None:
+        if self.running is None:
             return {}
-        guarded = sum(1 for mark in self._marks.all().values() if mark.by_extender)
+        guarded = sum(1 for mark in self.marks.all().values() if mark.by_extender)
         return {
             "scale_down_kept_nodes": guarded,
             "scale_down_failed_writes_total": self._failed_writes,
@@ -96,12 +91,12 @@ class ScaleDownGuard(LoopPart):
 
     def round(self) -> bool:
         """Write the annotations that differ; return whether all writes are done."""
-        if self._not_ready():
+        if self.not_ready():
             return False
         if self._right.missing:
             return True
-        marks = self._marks.all()
-        reasons = {} if self._running is None else self._must_stay(marks, self._running)
+        marks = self.marks.all()
+        reasons = {} if self.running is None else self._must_stay(marks, self.running)
         self._sent = {name: sent for name, sent in self._sent.items() if name in marks}
         is_complete = True
         for name, mark in sorted(marks.items()):
@@ -109,7 +104,7 @@ class ScaleDownGuard(LoopPart):
             # The last write succeeded, and the watch has not shown it yet.
             if not changes or self._sent.get(name) == mark.version or self._right.rests(name):
                 continue
-            if self._not_ready():  # judging and writing take a while
+            if self.not_ready():  # judging and writing take a while
                 return False
             is_complete &= self._write(name, mark, changes, reasons.get(name))
             if self._right.missing:
@@ -121,40 +116,35 @@ class ScaleDownGuard(LoopPart):
     ) -> Mapping[str, str]:
         """Return why nodes must stay, by name; as last time if nothing has changed since."""
         staying = frozenset(name for name, mark in marks.items() if mark.by_others)
-        versions = tuple(resource.ledger.version() for resource in self._resources)
-        state = versions, self._resources.node_states.version, staying
+        versions = tuple(resource.ledger.version() for resource in self.resources)
+        state = versions, self.resources.node_states.version, staying
         if self._judged[0] != state:
             pods = running.all()
             books = [
                 Books.of_pods(resource.ledger.view(), resource.filters, pods)
-                for resource in self._resources
+                for resource in self.resources
             ]
             last = frozenset(name for name, mark in marks.items() if mark.by_extender)
-            self._resumed = self._clock()
+            self._resumed = self.clock()
             reasons = must_stay(books, self._policy, staying=staying, last=last, pause=self._rest)
             self._judged = state, reasons
         return self._judged[1]
 
     def _rest(self) -> None:
         """Leave the interpreter to the verbs once a slice is used up."""
-        spent = self._clock() - self._resumed
+        spent = self.clock() - self._resumed
         if spent >= _SLICE:
             self.loop.rest(spent * _REST)
-            self._resumed = self._clock()
+            self._resumed = self.clock()
 
     def _write(
         self, name: str, mark: Mark, changes: Mapping[str, str | None], reason: str | None
     ) -> bool:
         """Annotate the node at its watched resourceVersion; return whether that worked."""
         metadata = {"resourceVersion": mark.version, "annotations": changes}
+        body = json.dumps({"metadata": metadata}).encode()
         try:
-            self._api.request(
-                "PATCH",
-                f"/api/v1/nodes/{name}",
-                body=json.dumps({"metadata": metadata}).encode(),
-                content_type="application/merge-patch+json",
-                timeout=_TIMEOUT,
-            )
+            merge_patch(self.api, f"/api/v1/nodes/{name}", body, _TIMEOUT)
         except ApiNotFound:
             return True
         except ApiError as error:

@@ -16,6 +16,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from gpushare.core.decide import room_for
@@ -29,7 +30,7 @@ from gpushare.extender.follow.write_right import PAUSE, lacks_right
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.group_room import group_needs
 from gpushare.extender.verbs.offers import offers_of
-from gpushare.kube.api import Calls
+from gpushare.kube.api import Calls, merge_patch
 from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.wake")
@@ -48,6 +49,7 @@ _MOST_REQUESTS = 64
 """Kinds of pod that are tried on a node, the oldest first."""
 
 
+@dataclass(eq=False)
 class SchedulerWaker(Part):
     """Writes on Nodes with new room; any thread may call `room_on`, and none waits.
 
@@ -55,26 +57,20 @@ class SchedulerWaker(Part):
     seconds, monotonic. wall: seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        api: Calls,
-        resources: ManagedResources,
-        annotates: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._api = api
-        self._resources = resources
-        self._annotates = annotates
-        self._clock = clock
-        self._wall = wall
+    api: Calls
+    resources: ManagedResources
+    annotates: Callable[[], bool]
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._marked: dict[str, None] = {}
         self._written: dict[str, float] = {}
         self._paused_until = -math.inf
         self._look_at: float | None = None
         self._wakes = 0
-        self._offers = [(resource, offers_of(resource)) for resource in resources]
+        self._offers = [(resource, offers_of(resource)) for resource in self.resources]
 
     def room_on(self, node: str) -> None:
         """Note that the node may have new room that no change of a Pod or Node shows."""
@@ -86,7 +82,7 @@ class SchedulerWaker(Part):
 
         is_ready: this process answers kube-scheduler.
         """
-        now = self._clock()
+        now = self.clock()
         if not is_ready:
             self._look_at = None
             return
@@ -108,7 +104,7 @@ class SchedulerWaker(Part):
         for node in marked:
             with self._lock:
                 self._marked.pop(node, None)
-            fitting_kinds = [(resource, _taken_by(resource, node)) for resource in self._resources]
+            fitting_kinds = [(resource, _taken_by(resource, node)) for resource in self.resources]
             if any(kinds for _, kinds in fitting_kinds):
                 if self._write(node, now):
                     for resource, kinds in fitting_kinds:
@@ -124,7 +120,7 @@ class SchedulerWaker(Part):
 
     def _fitting_nodes(self) -> Iterator[str]:
         """Yield a node with room for each kind of pending pod."""
-        for resource in self._resources:
+        for resource in self.resources:
             for pod in _kinds_waiting(resource):
                 yield from islice(resource.places(pod.request, pod.demands), 1)
 
@@ -148,7 +144,7 @@ class SchedulerWaker(Part):
                 nodes = NodeNames(ended.nodes(claim))
                 books = resource.ledger.snapshot
                 snapshot, judgement = offers.look(claim, claim.request, nodes, books, now)
-                needs = group_needs(resource, self._resources.gate, claim, pod.demands)
+                needs = group_needs(resource, self.resources.gate, claim, pod.demands)
                 if any(room_for(snapshot, asks, count) < count for asks, count in needs.items()):
                     continue  # filter would refuse the group of the pod
                 fit = nodes.part(judgement.fits)
@@ -156,17 +152,11 @@ class SchedulerWaker(Part):
 
     def _write(self, node: str, now: float) -> bool:
         """Write on the node, and return whether that went well."""
-        kind = "annotations" if self._annotates() else "labels"
-        body = json.dumps({"metadata": {kind: {KEY: str(int(self._wall()))}}}).encode()
+        kind = "annotations" if self.annotates() else "labels"
+        body = json.dumps({"metadata": {kind: {KEY: str(int(self.wall()))}}}).encode()
         self._written[node] = now
         try:
-            self._api.request(
-                "PATCH",
-                f"/api/v1/nodes/{node}",
-                body=body,
-                content_type="application/merge-patch+json",
-                timeout=_TIMEOUT,
-            )
+            merge_patch(self.api, f"/api/v1/nodes/{node}", body, _TIMEOUT)
         except ApiError as error:
             self._paused_until = now + (PAUSE if lacks_right(error) else EVERY)
             text = "kube-scheduler is not woken; it tries waiting pods again within 5 minutes"

@@ -214,7 +214,7 @@ class _ResourceState:
         layout = self.layout
         if not request.devices or layout is None or not layout.any():
             return True
-        return bool(has_devices(layout >= request.least, request, layout).any())
+        return bool(has_devices(layout >= min(request.parts), request, layout).any())
 
     def _has_devices(self) -> bool:
         return self.layout is not None and bool(self.layout.any())

@@ -16,7 +16,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError
 from gpushare.explain import defrag, moves
+from gpushare.extender.follow.disruption_budgets import budget_of
 from gpushare.extender.follow.write_right import WriteRight
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.messages import EventMessages
@@ -35,14 +36,12 @@ from gpushare.kube.api import Calls, pages
 from gpushare.ledger import Reader
 from gpushare.logline import Line
 from gpushare.turns import in_turns
-from gpushare.wire.budgets import read_budget
-from gpushare.wire.claimant import Claimant, claimant, may_have_place
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import MoveRecord, eviction, kept_owned, read_record
 from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod
-from gpushare.wire.pods import pod_path, read_pod
+from gpushare.wire.pods import Claimant, claimant, may_have_place, pod_path, read_pod
 
 log = logging.getLogger("gpushare.moves")
 
@@ -88,6 +87,7 @@ class _Going:
     """The uids of those that were moved."""
 
 
+@dataclass(eq=False)
 class Mover(LoopPart):
     """Carries plans out: `round` once, a started mover again and again.
 
@@ -96,32 +96,22 @@ class Mover(LoopPart):
     monotonic seconds until which something may be sent. wall: seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        api: Calls,
-        resources: ManagedResources,
-        messages: EventMessages,
-        *,
-        budget: int,
-        after: float,
-        namespace: str,
-        not_ready: Callable[[], str],
-        leads_until: Callable[[], float] = lambda: math.inf,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._api = api
-        self._resources = resources
-        self._messages = messages
-        self._budget = budget
-        self._after = after
-        self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
-        self._not_ready = not_ready
-        self._leads_until = leads_until
-        self._clock = clock
-        self._wall = wall
+    api: Calls
+    resources: ManagedResources
+    messages: EventMessages
+    _: KW_ONLY
+    budget: int
+    after: float
+    namespace: str
+    not_ready: Callable[[], str]
+    leads_until: Callable[[], float] = lambda: math.inf
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._maps = f"/api/v1/namespaces/{self.namespace}/configmaps"
         self._policy = load_policy(FALLBACK_POLICY)
-        self._right = WriteRight(clock)
+        self._right = WriteRight(self.clock)
         self._going: _Going | None = None
         self._refused_since: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
@@ -140,7 +130,7 @@ class Mover(LoopPart):
 
     def start(self) -> None:
         """Start the thread, if the budget is not 0."""
-        if self._budget:
+        if self.budget:
             super().start()
 
     def stop(self) -> None:
@@ -150,21 +140,21 @@ class Mover(LoopPart):
 
     def state(self) -> dict[str, float]:
         """Return the values for metrics; none with a budget of 0."""
-        if not self._budget:
+        if not self.budget:
             return {}
         return {
             "moves_total": self._moved,
             "moves_refused_total": self._refused,
-            "moves_left": self._record.moves_left(self._budget, self._wall()),
+            "moves_left": self._record.moves_left(self.budget, self.wall()),
         }
 
     def stopped(self) -> Mapping[str, int]:
         """Return the number of stopped plans by reason; nothing with a budget of 0."""
-        return dict(self._stopped) if self._budget else {}
+        return dict(self._stopped) if self.budget else {}
 
     def round(self) -> bool:
         """Make one step of a plan, or look for one; return whether none is under way."""
-        if self._not_ready():
+        if self.not_ready():
             self._refused_since.clear()
             if self._going is not None:
                 self._end(self._going, moves.Stop.NOT_LEADING)
@@ -174,14 +164,14 @@ class Mover(LoopPart):
             if going is None:
                 if not self._right.missing:
                     self._begin()
-            elif self._clock() >= going.not_before:
+            elif self.clock() >= going.not_before:
                 observation = moves.observe(going.run, self)
-                self._act(going, going.run.step(observation, self._clock()))
+                self._act(going, going.run.step(observation, self.clock()))
                 going.failing_since = None
         except GpuShareError as error:
             log.warning(Line("moves: not done", error=str(error)))
             if going is not None:
-                now = self._clock()
+                now = self.clock()
                 going.failing_since = since = going.failing_since or now
                 if now >= since + moves.WAIT:
                     self._end(going, moves.Stop.UNREADABLE)
@@ -194,9 +184,9 @@ class Mover(LoopPart):
         ripe = self._ripe()
         if not ripe:
             return
-        now, wall = self._clock(), self._wall()
+        now, wall = self.clock(), self.wall()
         self._record = record = self._read_record()
-        max_moves = min(record.moves_left(self._budget, wall), defrag.MOST_MOVES)
+        max_moves = min(record.moves_left(self.budget, wall), defrag.MOST_MOVES)
         if not max_moves or record.under_way(wall):
             return
         rules = self._rules(wall)
@@ -212,7 +202,7 @@ class Mover(LoopPart):
                 self._keep_hole(self._going)
                 count = len(plan.moves)
                 log.info(Line("moves begin", pod=pod.ref, node=plan.node, moves=count))
-                self._messages.makes_room(pod.ref, plan.node, count)
+                self.messages.makes_room(pod.ref, plan.node, count)
                 return
 
     def _ripe(self) -> list[tuple[ManagedResource, Waiting]]:
@@ -221,10 +211,10 @@ class Mover(LoopPart):
         In a namespace the order is: pods without an earlier search for moves, then by priority,
         then by age. A pod without moves in a recent search is left out.
         """
-        now, ripe = self._clock(), list[tuple[ManagedResource, Waiting]]()
+        now, ripe = self.clock(), list[tuple[ManagedResource, Waiting]]()
         since: dict[str, float] = {}
         namespaces = set[str]()
-        for resource in self._resources:
+        for resource in self.resources:
             # kube-scheduler calls no extender for a pod that fails its own filters (`gated`).
             pending_pods = [
                 pod for pod in resource.ledger.waiting() if pod.served and not pod.demands.gated
@@ -240,7 +230,7 @@ class Mover(LoopPart):
                 # The plan finds the node of a card that the pod names.
                 if not any(resource.places(pod.request, pod.demands)):
                     since.setdefault(pod.uid, now)
-                    if now >= since[pod.uid] + self._after:
+                    if now >= since[pod.uid] + self.after:
                         ripe.append((resource, pod))
                 else:
                     since.pop(pod.uid, None)
@@ -299,39 +289,39 @@ class Mover(LoopPart):
             case moves.NotEvicted(move):
                 self._write_record(self._record.withdrawn(move.entry.ref.uid))
             case moves.Pause() if going.run.unmoved and not (going.run.evicted or going.run.sent):
-                going.not_before = max(going.not_before, self._clock() + _LOOK)
+                going.not_before = max(going.not_before, self.clock() + _LOOK)
 
     def _evict(self, going: _Going, move: defrag.PodMove) -> None:
         """Record the move, reserve the new place, and evict the pod."""
         ref, run, again = move.entry.ref, going.run, going.run.sent is not None
         if not again:
             holds = going.resource.holds
-            holds.expire(self._clock())
+            holds.expire(self.clock())
             promised = (*holds.on(move.node), *holds.on(run.node))
             if any(hold.reserved is None or hold.opens_at is not None for hold in promised):
                 # Something on one of both nodes is promised to another pod, or reserved.
-                run.answered(move, moves.Answer.POSTPONED, self._clock())
+                run.answered(move, moves.Answer.POSTPONED, self.clock())
                 return
             run.old = old = going.rules.pods[ref.uid]
             run.before = frozenset(self.pods_of_owner(old)) | {ref.uid}
-            record, wall = self._read_record(), self._wall()
+            record, wall = self._read_record(), self.wall()
             for uid in going.settled:  # that may not have been written
                 record = record.settled(uid)
-            if not record.moves_left(self._budget, wall) or record.under_way(wall):
+            if not record.moves_left(self.budget, wall) or record.under_way(wall):
                 self._end(going, moves.Stop.PLAN)  # another process has moved something
                 return
             self._write_record(record.sent(ref.uid, str(ref), wall))
             self._keep_place(going, move, old)
-        if self.loop.is_stopping or self._not_ready():
+        if self.loop.is_stopping or self.not_ready():
             return  # the next round, if any, ends the plan
         answer = self._sent(going, move)
         log.info(Line("eviction", pod=ref, node=move.entry.node, to=move.node, answer=answer.value))
-        step = run.answered(move, answer, self._clock())
+        step = run.answered(move, answer, self.clock())
         if answer is moves.Answer.DONE:
-            self._messages.moved(ref, move.entry.node, move.node, going.pod.ref)
+            self.messages.moved(ref, move.entry.node, move.node, going.pod.ref)
         elif answer is not moves.Answer.UNCLEAR:
             self._refused += 1
-            going.not_before = self._clock() + _RETRY
+            going.not_before = self.clock() + _RETRY
         self._act(going, step)
         if answer is moves.Answer.FORBIDDEN and run.sent is None:
             self._write_record(self._record.withdrawn(ref.uid))
@@ -341,12 +331,12 @@ class Mover(LoopPart):
         ref, old = move.entry.ref, going.run.old
         version = (old and old.metadata and old.metadata.resource_version) or ""
         try:
-            self._api.request(
+            self.api.request(
                 "POST",
                 f"{pod_path(ref)}/eviction",
                 body=json.dumps(eviction(ref, version)).encode(),
                 timeout=_TIMEOUT,
-                not_after=self._leads_until(),
+                not_after=self.leads_until(),
             )
         except ApiError as error:
             answer = moves.answer_of(error)
@@ -360,7 +350,7 @@ class Mover(LoopPart):
         """Stop the plan; moved pods stay moved."""
         pod = going.pod
         self._stopped[reason.value] += 1
-        self._not_before[pod.uid] = self._clock() + AFTER_STOP
+        self._not_before[pod.uid] = self.clock() + AFTER_STOP
         self._going = None
         self._let_go()
         log.warning(Line("moves stopped", pod=pod.ref, node=going.run.node, why=reason.value))
@@ -369,17 +359,17 @@ class Mover(LoopPart):
 
     def _keep_hole(self, going: _Going) -> None:
         """Reserve the room for the pending pod, and no other place."""
-        holds, run, now = going.resource.holds, going.run, self._clock()
+        holds, run, now = going.resource.holds, going.run, self.clock()
         claimant_of_hole = Claimant(going.pod.ref, going.pod.request, going.pod.priority)
         holds.release()
         holds.reserve(claimant_of_hole, run.node, run.shares, now + moves.WAIT, now)
 
     def _keep_place(self, going: _Going, move: defrag.PodMove, old: OwnedPod) -> None:
-        now, heir = self._clock(), claimant(old, move.entry.request)
+        now, heir = self.clock(), claimant(old, move.entry.request)
         going.resource.holds.reserve(heir, move.node, move.shares, now + moves.WAIT, now, heir=True)
 
     def _let_go(self) -> None:
-        for resource in self._resources:
+        for resource in self.resources:
             resource.holds.release()
 
     # -- reads, which may raise ApiError, and MessageError for an unreadable page ----------------
@@ -395,7 +385,7 @@ class Mover(LoopPart):
         ledger = going.resource.ledger
         if any(ledger.entry(uid) is not None for uid in going.settled):
             return None
-        going.rules = self._rules(self._wall())
+        going.rules = self._rules(self.wall())
         plan = self._plan(going.resource, going.pod, going.rules, max_moves)
         return plan, going.rules, ledger
 
@@ -406,12 +396,8 @@ class Mover(LoopPart):
             metadata = namespace.metadata or Metadata()
             consent = (metadata.labels or {}).get(defrag.LABEL)
             namespaces[metadata.name or ""] = {} if consent is None else {defrag.LABEL: consent}
-        budgets = [
-            read_budget(
-                (budget.metadata and budget.metadata.namespace) or "", budget.spec, budget.status
-            )
-            for budget in self._all("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
-        ]
+        path = "/apis/policy/v1/poddisruptionbudgets"
+        budgets = [budget_of(budget) for budget in self._all(path, BUDGETS)]
         pods = self._pods("/api/v1/pods", f"{defrag.LABEL}=true")
         for name, labels in namespaces.items():
             if labels.get(defrag.LABEL) == "true":
@@ -420,7 +406,7 @@ class Mover(LoopPart):
 
     def pod(self, ref: PodRef) -> OwnedPod | None:
         """Return the pod; None if the pod is gone, or another pod has the name."""
-        return read_pod(partial(self._api.request, "GET", timeout=_TIMEOUT), OWNED_PODS, ref)
+        return read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), OWNED_PODS, ref)
 
     def pods_of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
         """Return the pods of the namespace with the labels of the same owner, by uid."""
@@ -443,17 +429,17 @@ class Mover(LoopPart):
     def _all(
         self, path: str, codec: Codec[_T], query: Mapping[str, str] | None = None
     ) -> Iterator[_T]:
-        for page in pages(self._api, path, codec.decode_list, query, timeout=_TIMEOUT):
+        for page in pages(self.api, path, codec.decode_list, query, timeout=_TIMEOUT):
             yield from page.items
 
     # -- the record -------------------------------------------------------------------------------
 
     def _read_record(self) -> MoveRecord:
         try:
-            body = self._api.request("GET", f"{self._maps}/{MOVES}", timeout=_TIMEOUT)
+            body = self.api.request("GET", f"{self._maps}/{MOVES}", timeout=_TIMEOUT)
         except ApiNotFound:
             return MoveRecord()
-        return read_record(body, self._wall())
+        return read_record(body, self.wall())
 
     def _write_record(self, record: MoveRecord) -> None:
         """Write the record at the resourceVersion of the read.
@@ -463,8 +449,8 @@ class Mover(LoopPart):
         verb, path = ("PUT", f"{self._maps}/{MOVES}") if record.version else ("POST", self._maps)
         try:
             document = json.dumps(record.document()).encode()
-            body = self._api.request(verb, path, body=document, timeout=_TIMEOUT)
+            body = self.api.request(verb, path, body=document, timeout=_TIMEOUT)
         except ApiError as error:
             self._right.failed(error)
             raise
-        self._record = read_record(body, self._wall())
+        self._record = read_record(body, self.wall())

@@ -16,6 +16,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 from gpushare.core.mutable_cluster import Placement
@@ -31,9 +32,8 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.claimant import Claimant, claimant, may_have_place
 from gpushare.wire.objects import PODS
-from gpushare.wire.pods import read_pod
+from gpushare.wire.pods import Claimant, claimant, may_have_place, read_pod
 
 log = logging.getLogger("gpushare.reservations")
 
@@ -62,6 +62,7 @@ _ENDLESS = ("pod-template-hash", "controller-revision-hash")
 """Labels of pods that a Deployment, StatefulSet or DaemonSet keeps running."""
 
 
+@dataclass(eq=False)
 class Reserver(LoopPart):
     """Makes and ends reservations: `round` once, a started part again and again.
 
@@ -69,22 +70,15 @@ class Reserver(LoopPart):
     seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        api: Calls,
-        resources: ManagedResources,
-        *,
-        after: float,
-        not_ready: Callable[[], str],
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._api = api
-        self._resources = resources
-        self._after = after
-        self._not_ready = not_ready
-        self._clock = clock
-        self._wall = wall
+    api: Calls
+    resources: ManagedResources
+    _: KW_ONLY
+    after: float
+    not_ready: Callable[[], str]
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         self._not_before: dict[str, float] = {}
         # By uid, since when the whole place of a pod is free.
         self._free_since: dict[str, float] = {}
@@ -95,7 +89,7 @@ class Reserver(LoopPart):
 
     def start(self) -> None:
         """Start the thread, unless reservations are off."""
-        if self._after:
+        if self.after:
             super().start()
 
     def stop(self) -> None:
@@ -105,10 +99,10 @@ class Reserver(LoopPart):
 
     def state(self) -> dict[str, float]:
         """Return the values for metrics; none while reservations are off."""
-        if not self._after:
+        if not self.after:
             return {}
         return {
-            "reservations": sum(len(r.holds.reservations()) for r in self._resources),
+            "reservations": sum(len(r.holds.reservations()) for r in self.resources),
             "reservations_total": self._begun,
             "reservations_given_up_total": self._given_up,
         }
@@ -121,19 +115,19 @@ class Reserver(LoopPart):
 
     def round(self) -> None:
         """End and make reservations. Raises ApiError."""
-        if self._not_ready():
+        if self.not_ready():
             self._end_all()
             return
-        now, waiting = self._clock(), dict[str, Waiting]()
-        holds = [hold for resource in self._resources for hold in resource.holds.reservations()]
+        now, waiting = self.clock(), dict[str, Waiting]()
+        holds = [hold for resource in self.resources for hold in resource.holds.reservations()]
         reserved = {hold.pod.ref.uid for hold in holds}
         self._free_since = {uid: at for uid, at in self._free_since.items() if uid in reserved}
-        for resource in self._resources:
+        for resource in self.resources:
             pods = {pod.uid: pod for pod in resource.ledger.waiting()}
             waiting |= pods
             # The API server keeps no time at which gates were removed.
             gated_pods = [uid for uid, pod in pods.items() if pod.demands.gated]
-            self._not_before |= dict.fromkeys(gated_pods, now + self._after)
+            self._not_before |= dict.fromkeys(gated_pods, now + self.after)
             self._renew(resource, pods)
         namespaces = {pod.ref.namespace for pod in waiting.values()}
         self._not_before = {
@@ -144,7 +138,7 @@ class Reserver(LoopPart):
 
     def _end_all(self) -> None:
         self._free_since.clear()
-        for resource in self._resources:
+        for resource in self.resources:
             for hold in resource.holds.reservations():
                 resource.holds.end_reservation(hold.pod.ref.uid)
 
@@ -166,7 +160,7 @@ class Reserver(LoopPart):
         ]
         if not pods:
             return
-        outlook = _outlook(resource, self._clock(), self._wall())
+        outlook = _outlook(resource, self.clock(), self.wall())
         part = ReservedPart(outlook.cluster)
         for hold in free:
             place = _place_of(hold, outlook)
@@ -183,7 +177,7 @@ class Reserver(LoopPart):
         snapshot: Snapshot,
     ) -> str:
         """Return why a reservation ends, or ""."""
-        uid, now = hold.pod.ref.uid, self._clock()
+        uid, now = hold.pod.ref.uid, self.clock()
         pod, row = waiting.get(uid), snapshot.row.get(hold.node)
         if pod is None:
             return "the pod is bound or gone"
@@ -216,7 +210,7 @@ class Reserver(LoopPart):
 
     def _candidates(self, waiting: Iterable[Waiting], reserved: Collection[str]) -> list[Waiting]:
         """Return the pods that have waited for long enough, or have a reservation."""
-        now, oldest = self._clock(), self._wall() - self._after
+        now, oldest = self.clock(), self.wall() - self.after
         return [
             pod
             for pod in waiting
@@ -237,7 +231,7 @@ class Reserver(LoopPart):
 
         A namespace comes later by each of its pods that fit now or nowhere: there are few tries.
         """
-        now, names = self._clock(), outlook.cluster.view.names
+        now, names = self.clock(), outlook.cluster.view.names
         passed_over = {pod.uid for pod in pods} & reserved.keys()
         failed_tries = Counter[str]()
 
@@ -283,7 +277,7 @@ class Reserver(LoopPart):
 
     def _holder(self, pod: Waiting) -> Claimant | None:
         """Return the pod for its reservation; None if the pod may have none. Raises ApiError."""
-        shown = read_pod(partial(self._api.request, "GET", timeout=_TIMEOUT), PODS, pod.ref)
+        shown = read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), PODS, pod.ref)
         if shown is None or not may_have_place(shown):
             return None
         return claimant(shown, pod.request)

@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
@@ -20,17 +20,17 @@ from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.group_progress import progress_of
+from gpushare.extender.verbs.answer import NOT_READY
 from gpushare.extender.verbs.group_room import group_need, group_needs
 from gpushare.extender.verbs.offers import held_place, held_places, offers_of
 from gpushare.kube.api import Api
-from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from gpushare.wire.fields import NAME
 from gpushare.wire.groups import group_of
 from gpushare.wire.held import encode_held
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import scheduler_of
+from gpushare.wire.pods import Claimant, claimant, scheduler_of
 
 _TIMEOUT = 5.0
 """Seconds to read the pod."""
@@ -46,6 +46,7 @@ _STATUS: tuple[tuple[type[GpuShareError], int], ...] = (
 )
 
 
+@dataclass(eq=False)
 class Explainer:
     """Explains pods; any thread may call any method.
 
@@ -54,24 +55,16 @@ class Explainer:
     are not followed. ask_for: returns the request to an autoscaler for a node for the pod.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        resources: ManagedResources,
-        unit: str,
-        *,
-        not_ready: Callable[[], str],
-        called: Callable[[str], bool],
-        claims: ClaimsView | None = None,
-        ask_for: Callable[[str], NodeAsk | None] = lambda _: None,
-    ) -> None:
-        self._api = api
-        self._resources = resources
-        self._unit = unit
-        self._not_ready = not_ready
-        self._called = called
-        self._claims = claims
-        self._ask_for = ask_for
+    api: Api
+    resources: ManagedResources
+    unit: str
+    _: KW_ONLY
+    not_ready: Callable[[], str]
+    called: Callable[[str], bool]
+    claims: ClaimsView | None = None
+    ask_for: Callable[[str], NodeAsk | None] = lambda _: None
+
+    def __post_init__(self) -> None:
         self._slots = threading.BoundedSemaphore(_MAX_WAITING)
         self._making = threading.Lock()
         self._rested_at = 0.0
@@ -87,9 +80,8 @@ class Explainer:
 
     def _answered(self, make: Callable[[], bytes]) -> tuple[int, bytes]:
         try:
-            reason = self._not_ready()
-            if reason:
-                raise NotReady(f"gpushare is not ready: {reason}")
+            if reason := self.not_ready():
+                raise NotReady(NOT_READY + reason)
             return 200, make()
         except GpuShareError as error:
             status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
@@ -97,8 +89,8 @@ class Explainer:
 
     def _held(self) -> bytes:
         return encode_held(
-            self._unit,
-            {resource.names.resource: held_places(resource.holds) for resource in self._resources},
+            self.unit,
+            {resource.names.resource: held_places(resource.holds) for resource in self.resources},
         )
 
     def _in_turn(self, namespace: str, name: str) -> bytes:
@@ -122,48 +114,48 @@ class Explainer:
                 raise MessageError(f"{text[:80]!r} is no name of a namespace or pod")
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         try:
-            body = self._api.request("GET", path, timeout=_TIMEOUT)
+            body = self.api.request("GET", path, timeout=_TIMEOUT)
         except ApiNotFound as error:
             raise ApiNotFound(f"there is no pod {namespace}/{name}", 404) from error
         return CLAIMS_PODS.decode_answer(body, namespace, name)
 
     def _explain(self, pod: ClaimsPod) -> bytes:
-        schedulers = self._resources.scope.schedulers
+        schedulers = self.resources.scope.schedulers
         uid = (pod.metadata and pod.metadata.uid) or ""
         served = scheduler_of(pod) in schedulers if schedulers else None
-        resources = [resource.names.resource for resource in self._resources]
-        claims = self._claims
+        resources = [resource.names.resource for resource in self.resources]
+        claims = self.claims
         if claims is not None and by_claims(pod, resources, claims.books.resources):
             filters = claims.source.filters
-            about = explain_claims(pod, claims.books, filters, claims.matches, self._unit)
+            about = explain_claims(pod, claims.books, filters, claims.matches, self.unit)
             return json.dumps(document(about)).encode()
         explained = explain_pod(
             pod,
-            self._resources.resources,
-            self._unit,
+            self.resources.resources,
+            self.unit,
             served=served,
-            was_called=self._called(uid),
+            was_called=self.called(uid),
             now=time.time(),
             offer=lambda resource, request: _offered(resource, claimant(pod, request)),
         )
         if explained.state == "pending":
             fits = explained.explanation is not None and bool(explained.explanation.fit)
-            ask = None if fits else self._ask_for(uid)
+            ask = None if fits else self.ask_for(uid)
             explained = replace(
                 explained, outstanding=self._outstanding(pod, explained), node_ask=ask
             )
         if explained.state in ("pending", "binding"):
-            group = progress_of(self._resources.gate, group_of(pod))
+            group = progress_of(self.resources.gate, group_of(pod))
             explained = replace(explained, group=group)
         return json.dumps(document(explained)).encode()
 
     def _outstanding(self, pod: Pod, explained: PodExplanation) -> Outstanding:
         """Return the holds against this pod, and whether the group of the pod fits."""
-        resource, request = self._resources.find(explained.resource), explained.request
+        resource, request = self.resources.find(explained.resource), explained.request
         if resource is None or request is None:
             return Outstanding()
         claim = claimant(pod, request)
-        needs = group_needs(resource, self._resources.gate, claim, demands_of(pod))
+        needs = group_needs(resource, self.resources.gate, claim, demands_of(pod))
         group = group_need(_offered(resource, claim), needs)
         holds = resource.holds
         places = held_places(holds, against=claim)

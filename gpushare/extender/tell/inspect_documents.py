@@ -4,6 +4,7 @@ Tested in `tests/unit/extender/test_service.py`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from gpushare.errors import UnknownNode
@@ -14,6 +15,7 @@ from gpushare.extender.tell.node_values import NodeValues
 from gpushare.wire.inspect import encode_inspect, encode_node, inspect_of
 
 
+@dataclass(eq=False)
 class InspectDocuments:
     """The documents, made when somebody asks.
 
@@ -21,19 +23,15 @@ class InspectDocuments:
     leave nodes alone, by name.
     """
 
-    def __init__(
-        self,
-        resources: ManagedResources,
-        claims: ClaimsView | None = None,
-        kept_nodes: Callable[[], Mapping[str, str]] = dict,
-    ) -> None:
-        self._resources = resources
-        self._claims = claims
-        self._kept_nodes = kept_nodes
+    resources: ManagedResources
+    claims: ClaimsView | None = None
+    kept_nodes: Callable[[], Mapping[str, str]] = dict
+
+    def __post_init__(self) -> None:
         self._documents = DocumentCache()
         self._node_texts = {
             resource.names.resource: NodeValues(partial(encode_node, None))
-            for resource in resources
+            for resource in self.resources
         }
 
     def document(self, node: str | None, resource: str | None) -> bytes:
@@ -41,20 +39,18 @@ class InspectDocuments:
 
         Raises UnknownNode for an unknown node or resource, NotReady if too many requests wait.
         """
-        managed_resource = (
-            self._resources.find(resource) if resource else next(iter(self._resources))
-        )
+        managed_resource = self.resources.find(resource) if resource else next(iter(self.resources))
         users = None
-        if self._claims is not None and resource == self._claims.source.names.resource:
-            managed_resource, users = self._claims.source, self._claims.users()
+        if self.claims is not None and resource == self.claims.source.names.resource:
+            managed_resource, users = self.claims.source, self.claims.users()
         if managed_resource is None:
             raise UnknownNode(f"resource {resource!r} is not managed here")
         ledger, name = managed_resource.ledger, managed_resource.names.resource
         if node is not None:
-            return encode_inspect(ledger.dump(node), users, self._kept_nodes()).encode()
+            return encode_inspect(ledger.dump(node), users, self.kept_nodes()).encode()
 
         def make() -> bytes:
-            kept_nodes = self._kept_nodes()
+            kept_nodes = self.kept_nodes()
             if users is not None:
                 return encode_inspect(ledger.dump(), users, kept_nodes).encode()
             return inspect_of(self._node_texts[name].all(ledger, "", kept_nodes)).encode()

@@ -8,6 +8,7 @@ the time.
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 
 import prometheus_client
 
@@ -80,6 +81,7 @@ _OF_A_COLLECTION = {
 }
 
 
+@dataclass(eq=False)
 class Metrics:
     """The registry of one process.
 
@@ -91,36 +93,25 @@ class Metrics:
     option is off. gpu_seconds: the text of the counters of GPU-seconds.
     """
 
-    def __init__(
-        self,
-        resources: ManagedResources,
-        unit_bytes: int,
-        state: Callable[[], Mapping[str, float]],
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        detail: str = "devices",
-        shadow: Shadow | None = None,
-        claims: ClaimsView | None = None,
-        stopped_moves: Callable[[], Mapping[str, int]] = dict,
-        placeholders: Callable[[], Mapping[str, int]] = dict,
-        gpu_seconds: Callable[[], bytes] = bytes,
-    ) -> None:
-        self._resources = resources
-        self._gpu_seconds = gpu_seconds
-        self._detail = detail
-        self._shadow = shadow
-        self._claims = claims
-        self._unit_bytes = unit_bytes
-        self._devices = written_metrics.DeviceMetrics(unit_bytes)
-        self._clock = clock
+    resources: ManagedResources
+    unit_bytes: int
+    state: Callable[[], Mapping[str, float]]
+    clock: Callable[[], float] = time.monotonic
+    _: KW_ONLY
+    detail: str = "devices"
+    shadow: Shadow | None = None
+    claims: ClaimsView | None = None
+    stopped_moves: Callable[[], Mapping[str, int]] = dict
+    placeholders: Callable[[], Mapping[str, int]] = dict
+    gpu_seconds: Callable[[], bytes] = bytes
+
+    def __post_init__(self) -> None:
+        self._devices = written_metrics.DeviceMetrics(self.unit_bytes)
         self._scraping = threading.Lock()
         self._text = b""
         self._fresh_until = float("-inf")
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types most, not this
         self._registry = prometheus_client.CollectorRegistry()
-        self._state = state
-        self._stopped_moves = stopped_moves
-        self._placeholders = placeholders
         self._requests = prometheus_client.Counter(
             "gpushare_requests_total",
             "Calls answered, by verb and outcome; the log has a line for each",
@@ -154,31 +145,31 @@ class Metrics:
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format; the text may be some seconds old."""
         with self._scraping:
-            begin = self._clock()
+            begin = self.clock()
             if begin >= self._fresh_until:
-                claims = self._claims.source if self._claims is not None else None
-                all_resources = [*self._resources, *([claims] if claims else [])]
+                claims = self.claims.source if self.claims is not None else None
+                all_resources = [*self.resources, *([claims] if claims else [])]
                 devices = self._devices.text(all_resources)
                 usage = written_metrics.usage_metrics(
-                    self._resources, self._unit_bytes, self._detail, claims
+                    self.resources, self.unit_bytes, self.detail, claims
                 )
-                usage += written_metrics.shadow_metrics(self._shadow, self._unit_bytes)
-                usage += written_metrics.claims_metrics(self._claims) + self._gpu_seconds()
+                usage += written_metrics.shadow_metrics(self.shadow, self.unit_bytes)
+                usage += written_metrics.claims_metrics(self.claims) + self.gpu_seconds()
                 usage += "".join(self._state_families()).encode()
                 self._text = devices + usage + prometheus_client.generate_latest(self._registry)
-                end = self._clock()
+                end = self.clock()
                 self._fresh_until = end + min(_LONGEST, (end - begin) * _REUSE_FACTOR)
             return self._text
 
     def _state_families(self) -> Iterator[str]:
         """Yield everything but devices that is a state rather than an event."""
-        yield from _books_text(self._resources)
-        yield from _policies_text(self._resources)
+        yield from _books_text(self.resources)
+        yield from _policies_text(self.resources)
         text = "Plans of moves that were not carried on, by why; the log names the pod"
-        yield _counts_by("why", self._stopped_moves(), "gpushare_moves_stopped_total", text)
+        yield _counts_by("why", self.stopped_moves(), "gpushare_moves_stopped_total", text)
         text = "Placeholders that there are, as the watch shows"
-        yield _counts_by("namespace", self._placeholders(), "gpushare_placeholders", text)
-        yield from _state_text(self._state())
+        yield _counts_by("namespace", self.placeholders(), "gpushare_placeholders", text)
+        yield from _state_text(self.state())
 
 
 _TRIAL = "In the last trial of policies: % of the memory"

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from gpushare.extender.shadow.follower import Asked
 
+NOT_READY = "gpushare is not ready: "
+"""The begin of the error of each answer while this process must not answer; the reason follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class VerbAnswer:

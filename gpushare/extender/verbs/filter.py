@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gpushare.core.amounts import by_name
-from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge_all
+from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge, judge_all
 from gpushare.core.explain import Explanation, explain
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Reason, Request
@@ -32,18 +32,18 @@ from gpushare.extender.managed_resources import (
     ResourceRequest,
 )
 from gpushare.extender.shadow.follower import Asked
-from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.answer import NOT_READY, VerbAnswer
 from gpushare.extender.verbs.group_room import GroupRoom, group_need
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.extender.verbs.rank import ranked_names
 from gpushare.extender.verbs.recipients import NO_RECIPIENTS, Recipients
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.extender.verbs.wait_budget import WaitBudget
-from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
 from gpushare.wire.groups import group_of
+from gpushare.wire.pods import Claimant, claimant
 
 
 class FilterLook(NamedTuple):
@@ -143,7 +143,7 @@ class FilterTransaction:
         holds, pod = self.resource.holds, self.pod
         # A hold may have ended since the look.
         is_changed = holds.version != look.version
-        if pod is None or not (len(holds) or is_changed):
+        if pod is None or not (holds.by_key or is_changed):
             return Refuse(changes_hold)
         is_against = holds.any_against(pod)
         is_kept_out = is_promised or judgement.has(Reason.GROUP_TOO_LARGE)
@@ -214,16 +214,18 @@ class FilterVerb:
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter, with any error in the field `Error`."""
-        self._bind_slots.wait_while_many()
+        if self._bind_slots.are_many:
+            self._bind_slots.wait_while_many()
         try:
             args = decode_filter(body, self._lists)
         except MessageError as error:
             answer = encode_filter(None, error=f"gpushare: {error}")
             return VerbAnswer(answer, "malformed", {"error": str(error)})
         name = args.ref or "?"
-        if not_ready := self._not_ready():
-            line = {"pod": name, "error": not_ready}
-            return VerbAnswer(encode_filter(args, error=not_ready), "not_ready", line)
+        if reason := self._not_ready():
+            error_text = NOT_READY + reason
+            line = {"pod": name, "error": error_text}
+            return VerbAnswer(encode_filter(args, error=error_text), "not_ready", line)
         is_ours = not self._resources.scope.refusal(args.pod)
         uid = (args.pod.metadata and args.pod.metadata.uid) or ""
         try:
@@ -274,12 +276,21 @@ class FilterVerb:
         while isinstance(step, FilterWait):
             look = self._wait(step, look, transaction, args)
             step = transaction.next(look, self._clock())
-        judgement, fit, best = look.judgement, NodeNames(), ""
+        judgement, best = look.judgement, ""
         if isinstance(step, KeepNode):
             judgement = judgement.only(step.place)
-            fit = names.part(judgement.fits)
-        elif isinstance(step, Offer):
-            fit, best = self._choose(transaction, look, finds_best=step.changes_hold)
+        fit = names.part(judgement.fits)
+        if isinstance(step, Offer):
+            if self._options.best_only or isinstance(look.snapshot, HeldSnapshot):
+                fit = self._narrowed(transaction, look.snapshot, fit)
+            if pod is not None and step.changes_hold:
+                if len(fit) == 1:
+                    best = fit[0]
+                elif pod.group.key or pod.waits:
+                    # kube-scheduler may bind to another node, and scoring costs time: prioritize,
+                    # which comes next, scores anyway, and holds the best node if other pods hold
+                    # nodes. A pod that may wait before its bind needs a hold in any case.
+                    best = _best(transaction, look.snapshot, fit)
         busy, never, reasons = judgement.refusals(names)
         self._record(args, transaction, look, step, fit=fit, best=best, reasons=reasons)
         unknown = reasons.get(UNKNOWN_NODE, 0)
@@ -298,13 +309,8 @@ class FilterVerb:
         if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised
         for_shadow = None
-        # A shadow policy knows no holds, and is compared on all nodes.
-        is_compared = self._recipients.shadow is not None and not transaction.is_nominated_only
-        if is_compared and pod and step.changes_hold:
-            only_holds = look.judgement.has(Reason.PROMISED)
-            if fit or not (only_holds or look.judgement.has(Reason.GROUP_TOO_LARGE)):
-                name, fits = resource.names.resource, look.judgement.fits
-                for_shadow = Asked(name, uid, request, names, fits, look.snapshot)
+        if self._recipients.shadow is not None:
+            for_shadow = self._for_shadow(transaction, look, step, fit)
         answer = encode_filter(args, fit, busy, never, lists=self._lists)
         return VerbAnswer(answer, "fit" if fit else "no_fit", line, for_shadow)
 
@@ -315,18 +321,23 @@ class FilterVerb:
         yield their places if the pod's group then fits.
         """
         resource, pod, names = transaction.resource, transaction.pod, args.names
+        request, holds, books = transaction.request, resource.holds, resource.ledger.snapshot
         name, now = resource.names.resource, self._clock()
-        resource.holds.expire(now)
-        version = resource.holds.version
-        look = partial(self._offers[name].look, pod, transaction.request, names)
-        snapshot, judgement = look(resource.ledger.snapshot, now)
+        if holds.by_key:
+            holds.expire(now)
+        version = holds.version
+        if pod is not None and holds.by_key:
+            snapshot, judgement = self._offers[name].look(pod, request, names, books, now)
+        else:
+            snapshot = books()
+            judgement = judge(snapshot, names.rows(snapshot.row), request)
         # The nominated node alone says nothing about the group.
         if pod is not None and pod.group.key and not transaction.is_nominated_only:
             group_room, fits = self._group_rooms[name], bool(judgement.fits.any())
             demands, rows = partial(demands_of, args.pod), names.rows(snapshot.row)
             if not (fits and group_room.fits(pod, demands, snapshot, rows, now)):
                 if group_room.make_room(pod, demands, snapshot, rows):
-                    snapshot, judgement = look(resource.ledger.snapshot, now)
+                    snapshot, judgement = self._offers[name].look(pod, request, names, books, now)
                 elif fits:
                     judgement = judge_all(names, Reason.GROUP_TOO_LARGE)
         return FilterLook(snapshot, judgement, version)
@@ -351,35 +362,43 @@ class FilterVerb:
             budget.wait_for(fits_now)
         return look
 
-    def _choose(
-        self, transaction: FilterTransaction, look: FilterLook, *, finds_best: bool
-    ) -> tuple[NodeNames, str]:
-        """Return the nodes to answer, and the best of these nodes to hold; "" for no hold."""
-        resource, request, pod = transaction.resource, transaction.request, transaction.pod
-        snapshot, names, fits = look.snapshot, transaction.names, look.judgement.fits
-        reserved = ""
-        if pod is not None and isinstance(snapshot, HeldSnapshot):  # otherwise there are no holds
-            reserved = resource.holds.reserved_for(pod)
-        fit = None
-        if reserved and reserved in names.part(fits):  # a plan of moves relies on this node
-            fit = NodeNames((reserved,))
-        elif self._options.best_only:
-            rows, scorer = names.rows(snapshot.row), resource.scorer(request)
-            place = best_row(snapshot, rows, request, scorer, among=fits)
-            fit = None if place is None else NodeNames((names[place],))
-        if fit is None:
-            fit = names.part(fits)
-        if pod is None or not finds_best:
-            return fit, ""
-        if len(fit) == 1:
-            return fit, fit[0]
-        # kube-scheduler may bind to another node, and scoring costs time: prioritize, which comes
-        # next, scores anyway, and holds the best node if other pods hold nodes. A pod that may wait
-        # before its bind needs a hold in any case.
-        if not (pod.group.key or pod.waits):
-            return fit, ""
-        place = best_row(snapshot, fit.rows(snapshot.row), request, resource.scorer(request))
-        return fit, "" if place is None else fit[place]
+    def _narrowed(
+        self, transaction: FilterTransaction, snapshot: Snapshot, fit: NodeNames
+    ) -> NodeNames:
+        """Return the one node that a plan of moves holds for the pod, or the best node if filter
+        answers only that; else all nodes that fit.
+        """
+        pod, holds = transaction.pod, transaction.resource.holds
+        if pod is not None and holds.by_key:
+            reserved = holds.reserved_for(pod)
+            if reserved in fit:  # a plan of moves relies on this node
+                return NodeNames((reserved,))
+        best = _best(transaction, snapshot, fit) if self._options.best_only else ""
+        return NodeNames((best,)) if best else fit
+
+    def _for_shadow(
+        self,
+        transaction: FilterTransaction,
+        look: FilterLook,
+        step: KeepNode | Offer | Refuse,
+        fit: NodeNames,
+    ) -> Asked | None:
+        """Return the call for a shadow policy, which knows no holds, and is compared on all nodes;
+        None for a call that says nothing about policies.
+        """
+        judgement, resource = look.judgement, transaction.resource
+        if transaction.is_nominated_only or transaction.pod is None or not step.changes_hold:
+            return None
+        if not fit and (judgement.has(Reason.PROMISED) or judgement.has(Reason.GROUP_TOO_LARGE)):
+            return None
+        return Asked(
+            resource.names.resource,
+            transaction.uid,
+            transaction.request,
+            transaction.names,
+            judgement.fits,
+            look.snapshot,
+        )
 
     def _record(
         self,
@@ -415,7 +434,7 @@ class FilterVerb:
             pod=args.pod if args.is_cached else None,
         )
         recipients = self._recipients
-        if reasons:
+        if reasons and recipients.rejected is not None:
             recipients.rejected(reasons)
         # kube-scheduler asks about the nominated node first, and about the other nodes in the same
         # cycle: only the second answer is a refusal.
@@ -463,3 +482,10 @@ class FilterVerb:
         needs = self._group_rooms[resource.names.resource].needs(pod, demands)
         rows = names.rows(snapshot.row)
         return explanation, Outstanding(group=group_need(snapshot, needs, rows))
+
+
+def _best(transaction: FilterTransaction, snapshot: Snapshot, names: NodeNames) -> str:
+    """Return the best of the nodes for the pod, by the policy; "" if none fits."""
+    resource, request = transaction.resource, transaction.request
+    place = best_row(snapshot, names.rows(snapshot.row), request, resource.scorer(request))
+    return "" if place is None else names[place]

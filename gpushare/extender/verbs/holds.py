@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from gpushare.core.model import Shares
-from gpushare.wire.claimant import Claimant
+from gpushare.wire.pods import Claimant
 
 FLOOR = 0.3
 """Seconds that filter may wait for a young or ending hold before a refusal."""
@@ -126,7 +126,9 @@ class Holds:
     def __init__(self, *, nominates: bool = False) -> None:
         self.nominates = nominates
         self._lock = threading.Lock()
-        self._holds: dict[str, Hold] = {}
+        self.by_key: dict[str, Hold] = {}
+        """The holds by `Hold.key`. Readers without the lock only ask
+        whether there are any."""
         self._by_node: dict[str, dict[str, Hold]] = {}
         self._reserved: set[str] = set()
         # When a hold ends by time, nothing changes in the cluster, and kube-scheduler does not try
@@ -163,7 +165,7 @@ class Holds:
         with self._lock:
             if pod.ref.uid in self._binding:
                 return
-            before = self._holds.get(pod.ref.uid)
+            before = self.by_key.get(pod.ref.uid)
             self._kept_out.pop(pod.ref.uid, None)
             if self._takes_reserved(pod, node):
                 self._end(pod.ref.uid)
@@ -227,7 +229,7 @@ class Holds:
         hold: kube-scheduler does not write an unchanged failure again.
         """
         with self._lock:
-            before = self._holds.get(pod.ref.uid)
+            before = self.by_key.get(pod.ref.uid)
             if not nominated:
                 if before is not None and before.nominated:
                     self._end(pod.ref.uid)
@@ -242,8 +244,8 @@ class Holds:
 
     def gone(self, uid: str) -> None:
         """Forget a pod that is bound, terminating, has ended or is gone."""
-        parts = (self._holds, self._binding, self._kept_out, self._turned_away)
-        if not any(uid in part for part in parts) and uid + _RESERVED not in self._holds:
+        parts = (self.by_key, self._binding, self._kept_out, self._turned_away)
+        if not any(uid in part for part in parts) and uid + _RESERVED not in self.by_key:
             return
         with self._lock:
             self._forget(uid)
@@ -256,7 +258,7 @@ class Holds:
         the same offer, and one of the two binds is refused.
         """
         with self._lock:
-            for key, hold in list(self._holds.items()):
+            for key, hold in list(self.by_key.items()):
                 if hold.reserved is None and key not in uids:
                     self._end(key)
             self._binding.intersection_update(uids)
@@ -292,7 +294,7 @@ class Holds:
     def release(self) -> None:
         """End all holds of plans of moves."""
         with self._lock:
-            for key in [key for key in self._reserved if self._holds[key].opens_at is None]:
+            for key in [key for key in self._reserved if self.by_key[key].opens_at is None]:
                 self._end(key)
 
     def reserved_for(self, pod: Claimant) -> str:
@@ -326,14 +328,14 @@ class Holds:
     def end_reservation(self, uid: str) -> None:
         """End the reservation of the pod."""
         with self._lock:
-            hold = self._holds.get(uid + _RESERVED)
+            hold = self.by_key.get(uid + _RESERVED)
             if hold is not None and hold.opens_at is not None:
                 self._end(hold.key)
 
     def reservations(self) -> tuple[Hold, ...]:
         """Return the reservations, oldest first."""
         with self._lock:
-            holds = [self._holds[key] for key in self._reserved]
+            holds = [self.by_key[key] for key in self._reserved]
         return tuple(sorted((h for h in holds if h.opens_at is not None), key=_number))
 
     # -- readers ----------------------------------------------------------------------------------
@@ -343,7 +345,7 @@ class Holds:
         with self._lock:
             while self._due and self._due[0][0] <= now:
                 _, number, key = heapq.heappop(self._due)
-                hold = self._holds.get(key)
+                hold = self.by_key.get(key)
                 if hold is None or hold.number != number or hold.nominated:
                     continue
                 if self._ends_at(hold) <= now:
@@ -351,7 +353,7 @@ class Holds:
                     self._end(key)
                 else:
                     self._wake(hold)
-            return bool(self._holds)
+            return bool(self.by_key)
 
     def changed_since(self, version: int) -> tuple[int, list[str] | None]:
         """Return the current version, and the nodes with changed holds since `version`; None
@@ -380,7 +382,7 @@ class Holds:
     def nodes_of(self, pod: Claimant) -> set[str]:
         """Return the nodes where the pod itself holds a place."""
         with self._lock:
-            own_hold = self._holds.get(pod.ref.uid)
+            own_hold = self.by_key.get(pod.ref.uid)
             nodes = {own_hold.node} if own_hold is not None else set()
             return nodes | {hold.node for hold in self._reserved_of(pod)}
 
@@ -406,11 +408,11 @@ class Holds:
         passed: list[Hold] = []
         if self._reserved:
             with self._lock:
-                own = self._holds.get(pod.ref.uid)
+                own = self.by_key.get(pod.ref.uid)
                 nominated = own.node if own is not None and own.nominated else ""
                 passed = [
                     hold
-                    for hold in map(self._holds.__getitem__, self._reserved)
+                    for hold in map(self.by_key.__getitem__, self._reserved)
                     if counts_against(hold, pod)
                     and (hold.node == nominated or lets_pass(hold, pod, now))
                 ]
@@ -441,7 +443,7 @@ class Holds:
     def live(self) -> tuple[Hold, ...]:
         """Return all holds, oldest first."""
         with self._lock:
-            return tuple(sorted(self._holds.values(), key=_number))
+            return tuple(sorted(self.by_key.values(), key=_number))
 
     def until(self, hold: Hold) -> float | None:
         """Return when the hold ends by time; None for a nomination, the expected time for a
@@ -453,10 +455,10 @@ class Holds:
 
     def __contains__(self, uid: object) -> bool:
         """Return whether the pod holds a place."""
-        return uid in self._holds or f"{uid}{_RESERVED}" in self._holds
+        return uid in self.by_key or f"{uid}{_RESERVED}" in self.by_key
 
     def __len__(self) -> int:
-        return len(self._holds)
+        return len(self.by_key)
 
     # -- under the lock ---------------------------------------------------------------------------
 
@@ -471,11 +473,11 @@ class Holds:
     def _against(self, pod: Claimant) -> Iterator[Hold]:
         # Usually the first hold counts, or no hold does.
         if any(priority >= pod.priority for priority in self._priorities):
-            yield from (hold for hold in self._holds.values() if counts_against(hold, pod))
+            yield from (hold for hold in self.by_key.values() if counts_against(hold, pod))
 
     def _youngest(self, since: float) -> Iterator[Hold]:
         """Yield the holds that began after `since`."""
-        for hold in reversed(self._holds.values()):
+        for hold in reversed(self.by_key.values()):
             if hold.since <= since and not hold.nominated and hold.reserved is None:
                 return
             if hold.since > since:
@@ -488,13 +490,13 @@ class Holds:
             place = places.pop()
             if place < len(self._due) and self._due[place][0] <= until:
                 _, number, key = self._due[place]
-                hold = self._holds.get(key)
+                hold = self.by_key.get(key)
                 if hold is not None and hold.number == number:
                     yield hold
                 places += [2 * place + 1, 2 * place + 2]
 
     def _may_be_reserved(self, uid: str) -> bool:
-        before = self._holds.get(uid + _RESERVED)
+        before = self.by_key.get(uid + _RESERVED)
         return uid not in self._binding and (before is None or before.opens_at is not None)
 
     def _ends_at(self, hold: Hold) -> float:
@@ -528,12 +530,12 @@ class Holds:
         """Return the holds of plans of moves for the pod: at most one of each kind."""
         if not self._reserved:
             return []
-        return [hold for hold in map(self._holds.__getitem__, self._reserved) if hold.is_for(pod)]
+        return [hold for hold in map(self.by_key.__getitem__, self._reserved) if hold.is_for(pod)]
 
     def _put(self, hold: Hold) -> None:
         key = hold.key
         self._end(key)
-        self._holds[key] = hold
+        self.by_key[key] = hold
         if hold.reserved is not None:
             self._reserved.add(key)
         self._priorities[hold.pod.priority] = self._priorities.get(hold.pod.priority, 0) + 1
@@ -547,10 +549,10 @@ class Holds:
 
     def _end(self, key: str, *, but_nominated: bool = False) -> None:
         """End the hold of this key."""
-        hold = self._holds.get(key)
+        hold = self.by_key.get(key)
         if hold is None or (but_nominated and hold.nominated):
             return
-        del self._holds[key]
+        del self.by_key[key]
         self._reserved.discard(key)
         priority = hold.pod.priority
         self._priorities[priority] -= 1

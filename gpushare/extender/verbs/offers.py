@@ -26,8 +26,8 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.verbs.holds import Hold, Holds, counts_against
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.held import HeldPlace
+from gpushare.wire.pods import Claimant
 
 _MAX_VIEWS = 8
 """Upper bound of the cached snapshots, one per priority; others are made of the placed rows."""
@@ -121,7 +121,7 @@ class Offers:
 
     def look(
         self,
-        pod: Claimant | None,
+        pod: Claimant,
         request: Request,
         names: NodeNames,
         books: Callable[[], Snapshot],
@@ -129,12 +129,9 @@ class Offers:
     ) -> tuple[Snapshot, Judgement]:
         """Return the snapshot that is offered to the pod, and the judgement of the named nodes.
 
-        pod: None for a pod without holds, which is offered the books as they are. books: returns
-        the latest snapshot of the ledger.
+        books: returns the latest snapshot of the ledger.
         """
         snapshot = books()
-        if pod is None:
-            return snapshot, judge(snapshot, names.rows(snapshot.row), request)
         offer = self.to(pod, snapshot, now)
         # A bind that was charged meanwhile is missing in the old books, and its hold takes nothing
         # any more.

@@ -11,7 +11,7 @@ from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.states.entry import Entry
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.answer import NOT_READY, VerbAnswer
 from gpushare.ledger import Ledger
 from gpushare.wire.pods import may_preempt, pod_name, priority_of
 from gpushare.wire.preempt import decode_preempt, encode_preempt
@@ -48,8 +48,8 @@ class PreemptVerb:
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of preempt. Raises MessageError or NotReady."""
         args = decode_preempt(body)
-        if not_ready := self._not_ready():
-            raise NotReady(not_ready)
+        if reason := self._not_ready():
+            raise NotReady(NOT_READY + reason)
         try:
             resource_request = self._resources.resolve(args.pod)
         except WireError as error:

@@ -12,12 +12,12 @@ from gpushare.core.decide import BEST, score_rows
 from gpushare.core.model import Request
 from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.extender.claims.ranker import ClaimRanker
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
+from gpushare.extender.verbs.answer import NOT_READY, VerbAnswer
 from gpushare.extender.verbs.tickets import Tickets
-from gpushare.wire.claimant import claimant
 from gpushare.wire.extender import NameLists, decode_filter, encode_priorities
 from gpushare.wire.objects import Pod
+from gpushare.wire.pods import claimant
 
 
 class PrioritizeVerb:
@@ -43,11 +43,14 @@ class PrioritizeVerb:
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of prioritize. Raises MessageError or NotReady."""
         args = decode_filter(body, self._lists)
-        if not_ready := self._not_ready():
-            raise NotReady(not_ready)
+        if reason := self._not_ready():
+            raise NotReady(NOT_READY + reason)
+        resource_request: ResourceRequest | None
         try:
-            resource_request = self._tickets.last_request(args.pod)
-            resource_request = resource_request or self._resources.resolve(args.pod)
+            if (last := self._tickets.last_request) and last[0] is args.pod:
+                resource_request = last[1]
+            else:
+                resource_request = self._resources.resolve(args.pod)
         except WireError as error:
             raise MessageError(str(error)) from error
         name = args.ref or "?"
@@ -65,7 +68,7 @@ class PrioritizeVerb:
             score: [*map(args.names.__getitem__, nodes.tolist())] for score, nodes in places.items()
         }
         best = scores[BEST][0] if scores else ""
-        if best and args.ref is not None and len(resource.holds):
+        if best and args.ref is not None and resource.holds.by_key:
             self._hold(resource, args.pod, request, best)
         line = {
             "pod": name,

@@ -14,16 +14,12 @@ Observe = Callable[[str, str, float], None]
 """Called for every call: verb, outcome (one word), seconds."""
 
 
-def _nothing(*_: object) -> None:
-    """Take a value without a recipient."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipients:
-    """The recipients; None or the default for none."""
+    """The recipients; None for none."""
 
-    observe: Observe = _nothing
-    rejected: Callable[[Mapping[str, int]], None] = _nothing
+    observe: Observe | None = None
+    rejected: Callable[[Mapping[str, int]], None] | None = None
     """Called with the number of nodes that filter refused, by reason."""
     event_messages: EventMessages | None = None
     """Writes events for users."""

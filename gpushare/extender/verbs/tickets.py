@@ -68,7 +68,9 @@ class Tickets:
         self._parts = 0
         # Node numbers by name, from 0 on: a node takes one bit in each of thousands of tickets.
         self._numbers: dict[str, int] = {}
-        self._last_request: tuple[Pod, ResourceRequest] | None = None
+        self.last_request: tuple[Pod, ResourceRequest] | None = None
+        """The decoded pod of the last filter call, and its request. kube-scheduler calls prioritize
+        for a pod right after filter, and equal bytes are decoded to one object."""
 
     def __contains__(self, uid: str) -> bool:
         """Return whether filter was called for the pod, and the pod has not been bound since."""
@@ -115,7 +117,7 @@ class Tickets:
             parts = 4 + len(bits) // 64 + 4 * bool(group.key)
             if resource_request is not None:
                 if pod is not None:
-                    self._last_request = pod, resource_request
+                    self.last_request = pod, resource_request
                 request = resource_request[1]
                 parts += len(request.containers) + len(request.inits) + len(request.models)
             if parts > _MAX_PARTS_OF_ONE:
@@ -131,16 +133,6 @@ class Tickets:
             )
             while len(self._tickets) > MAX_TICKETS or self._parts > MAX_PARTS:
                 self._parts -= self._tickets.pop(next(iter(self._tickets))).parts
-
-    def last_request(self, pod: Pod) -> ResourceRequest | None:
-        """Return the request of the last filter call, if that call was about this very object.
-
-        kube-scheduler calls prioritize for a pod right after filter, and equal bytes are decoded to
-        one object.
-        """
-        with self._lock:
-            last = self._last_request
-        return last[1] if last is not None and last[0] is pod else None
 
     def remove(self, uid: str) -> None:
         """Remove the ticket of a bound pod."""
@@ -158,6 +150,8 @@ class BindSlots:
     def __init__(self, max_binds: int, max_wait: float = _MAX_WAIT) -> None:
         self._max_binds, self._max_wait = max_binds, max_wait
         self._under_way = 0
+        self.are_many = False
+        """Whether three quarters of the binds are under way; filter reads this without the lock."""
         self._ended = threading.Condition()
 
     def take(self) -> bool:
@@ -166,15 +160,17 @@ class BindSlots:
             if self._under_way == self._max_binds:
                 return False
             self._under_way += 1
+            self.are_many = self._under_way >= self._max_binds * 3 / 4
             return True
 
     def free(self) -> None:
         """Note that a bind has ended."""
         with self._ended:
             self._under_way -= 1
+            self.are_many = self._under_way >= self._max_binds * 3 / 4
             self._ended.notify_all()
 
     def wait_while_many(self) -> None:
         """Wait until the binds under way are not many, at most `max_wait` seconds."""
         with self._ended:
-            self._ended.wait_for(lambda: self._under_way < self._max_binds * 3 / 4, self._max_wait)
+            self._ended.wait_for(lambda: not self.are_many, self._max_wait)

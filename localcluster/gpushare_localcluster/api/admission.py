@@ -1,12 +1,18 @@
 """The rules of single kinds for objects that enter the store.
 
 Pure: bodies in, bodies out; knows nothing of HTTP or storage. An object of a kind without rules
-here is stored unchanged.
+here is stored unchanged. Priority classes set fields of pods, as the admission plug-in Priority
+does. As in a real API server, next to nothing of a claim's allocation is checked: no node, no
+device, no amount, no finalizer (tried on kube-apiserver 1.37).
 """
 
-from gpushare_localcluster.api import claims, pods, workloads
+import re
+from collections.abc import Iterable
+
+from gpushare_localcluster.api import pods, workloads
 from gpushare_localcluster.api.objects import (
     Object,
+    elements,
     metadata,
     name_of,
     section,
@@ -22,7 +28,7 @@ from gpushare_localcluster.api.resources import (
     PRIORITY_CLASSES,
     Resource,
 )
-from gpushare_localcluster.api.status import bad_request, conflict, invalid
+from gpushare_localcluster.api.status import StatusError, bad_request, conflict, forbidden, invalid
 from gpushare_localcluster.api.validation import check_amount
 
 WITH_STATUS = ("labels", "annotations", "finalizers")
@@ -87,7 +93,7 @@ def completed(resource: Resource, body: Object) -> Object:
         with_name = {**labels, "kubernetes.io/metadata.name": metadata(body).get("name")}
         return with_metadata({**body, "spec": {"finalizers": ["kubernetes"]}}, labels=with_name)
     if resource is CLAIMS:
-        return claims.with_defaults(body)
+        return _with_claim_defaults(body)
     return workloads.with_defaults(resource, body) if workloads.is_workload(resource) else body
 
 
@@ -142,7 +148,7 @@ def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Objec
     if resource is PRIORITY_CLASSES:
         _check_class(old, body)
     if resource is CLAIMS:
-        claims.check_update(old, body)
+        _check_claim_update(old, body)
     if workloads.is_workload(resource):
         workloads.check_update(resource, old, body)
     if resource.generation:
@@ -160,7 +166,7 @@ def _check_class(old: Object, new: Object) -> None:
 
 def _with_status_of(resource: Resource, old: Object, new: Object) -> Object:
     if resource is CLAIMS:
-        return claims.with_status(old, new)
+        return _with_claim_status(old, new)
     meta = {field: metadata(new).get(field) for field in WITH_STATUS}
     replaced = with_metadata(with_fields(old, status=section(new, "status")), **meta)
     if resource is PODS:
@@ -186,3 +192,121 @@ def _check_same_object(resource: Resource, old: Object, new: Object) -> None:
     if not version and not resource.blind_update:
         reason = "Invalid value: 0: must be specified for an update"
         raise invalid(resource.kind, name, "metadata.resourceVersion", reason)
+
+
+_BUILT_IN = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
+
+
+def with_class(pod: Object, classes: Iterable[Object]) -> Object:
+    """Return a new pod with the priority and the policy of the priority class.
+
+    Raises StatusError: 403 for an unknown class, or for a value of the client that differs.
+    """
+    spec = with_fields(section(pod, "spec"))  # null counts as absent
+    class_fields = _fields_from_class(pod, spec.get("priorityClassName"), list(classes))
+    for field in ("priority", "preemptionPolicy"):
+        if spec.get(field, class_fields[field]) != class_fields[field]:
+            reason = (
+                f"{field} ({spec[field]}) must not be provided in pod spec; priority admission "
+            )
+            reason += f"controller computed {class_fields[field]} from the given PriorityClass name"
+            raise forbidden("pods", name_of(pod), reason)
+    return {**pod, "spec": {**spec, **class_fields}}
+
+
+def check_default(new: Object, classes: Iterable[Object]) -> None:
+    """Refuse a second default class. Raises StatusError: 403."""
+    for priority_class in classes if new.get("globalDefault") else ():
+        if priority_class.get("globalDefault") and name_of(priority_class) != name_of(new):
+            reason = f"PriorityClass {name_of(priority_class)} is already marked as default."
+            reason = f"{reason} Only one default can exist"
+            raise forbidden(PRIORITY_CLASSES.qualified, name_of(new), reason)
+
+
+def _fields_from_class(pod: Object, name: object, classes: list[Object]) -> Object:
+    if not name:
+        defaults = [item for item in classes if item.get("globalDefault")]
+        if not defaults:
+            return {"priority": 0, "preemptionPolicy": PREEMPT}
+        return _class_fields(min(defaults, key=lambda item: int(item["value"])))
+    for item in classes:
+        if name_of(item) == name:
+            return _class_fields(item)
+    if str(name) in _BUILT_IN:
+        return {"priority": _BUILT_IN[str(name)], "preemptionPolicy": PREEMPT}
+    raise forbidden("pods", name_of(pod), f"no PriorityClass with name {name} was found")
+
+
+def _class_fields(item: Object) -> Object:
+    return {
+        "priorityClassName": name_of(item),
+        "priority": item["value"],
+        "preemptionPolicy": item["preemptionPolicy"],
+    }
+
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_IMMUTABLE = "Invalid value: field is immutable"
+
+
+def _with_claim_defaults(body: Object) -> Object:
+    """Return the claim with the defaults of its requests: a count of one device."""
+    spec = section(body, "spec")
+    devices = section(spec, "devices")
+    if not isinstance(devices.get("requests"), list):
+        return body
+    requests = [
+        {**request, "exactly": _counted(exactly)}
+        if (exactly := section(request, "exactly"))
+        else request
+        for request in elements(devices, "requests")
+    ]
+    return {**body, "spec": {**spec, "devices": {**devices, "requests": requests}}}
+
+
+def _counted(exactly: Object) -> Object:
+    mode = exactly.get("allocationMode") or "ExactCount"
+    count = {"count": exactly.get("count") or 1} if mode == "ExactCount" else {}
+    return {**exactly, "allocationMode": mode, **count}
+
+
+def _check_claim_update(old: Object, new: Object) -> None:
+    """Refuse a change of the spec. Raises StatusError: 422."""
+    if section(old, "spec") != section(new, "spec"):
+        raise _invalid_claim(new, "spec", _IMMUTABLE)
+
+
+def _with_claim_status(old: Object, new: Object) -> Object:
+    """Return the claim with the new status and the old metadata.
+
+    Raises StatusError: 422.
+    """
+    status = with_fields(section(new, "status"))
+    replaced: Object = {**old, "status": status}
+    before, after = section(section(old, "status"), "allocation"), section(status, "allocation")
+    if before and after and before != after:
+        raise _invalid_claim(old, "status.allocation", "field cannot be modified once set")
+    if not after and status.get("reservedFor"):
+        reason = "Forbidden: may not be specified when `allocated` is not set"
+        raise _invalid_claim(old, "status.reservedFor", reason)
+    if after and not before:
+        _check_results(old, after)
+    return replaced
+
+
+def _check_results(claim: Object, allocation: Object) -> None:
+    requests = elements(section(section(claim, "spec"), "devices"), "requests")
+    names = {str(request.get("name")) for request in requests}
+    for at, result in enumerate(elements(section(allocation, "devices"), "results")):
+        field_path = f"status.allocation.devices.results[{at}]"
+        request, share = str(result.get("request")), result.get("shareID")
+        if request.partition("/")[0] not in names:
+            reason = f"Invalid value: {request!r}: must be the name of a request in the claim"
+            raise _invalid_claim(claim, f"{field_path}.request", reason)
+        if share is not None and not _UUID.fullmatch(str(share)):
+            reason = f"Invalid value: {share!r}: must be a lowercase UUID"
+            raise _invalid_claim(claim, f"{field_path}.shareID", reason)
+
+
+def _invalid_claim(claim: Object, field: str, reason: str) -> StatusError:
+    return invalid("ResourceClaim", name_of(claim), field, reason)

@@ -1,7 +1,8 @@
 """The API server of the local cluster over HTTP: a WSGI application with an HTTP server.
 
-Handles paths without a resource, status codes, and the life of the server; `rest.py` handles
-resources. A web framework would take longer for a request than the API itself.
+`Rest` handles paths, methods and subresources without sockets, so that a simulation can send the
+same requests as a client over HTTP. A web framework would take longer for a request than the API
+itself.
 """
 
 import logging
@@ -10,8 +11,8 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from urllib.parse import parse_qsl
 
-from gpushare_localcluster.api import discovery
-from gpushare_localcluster.api.calls import Call, Response, json_answer
+from gpushare_localcluster.api import reading, writing
+from gpushare_localcluster.api.calls import Call, Response, Target, json_answer, target_of
 from gpushare_localcluster.api.httpserver import (
     BODY_LIMIT,
     CONNECTION,
@@ -20,11 +21,101 @@ from gpushare_localcluster.api.httpserver import (
     StartResponse,
     WsgiApp,
 )
-from gpushare_localcluster.api.podlogs import PodLogs
+from gpushare_localcluster.api.reading import PodLogs
 from gpushare_localcluster.api.registry import Registry
-from gpushare_localcluster.api.rest import Rest
-from gpushare_localcluster.api.status import StatusError, method_not_allowed, no_such_path
+from gpushare_localcluster.api.resources import (
+    OPENAPI_V2,
+    PODS,
+    core_versions,
+    group_document,
+    groups,
+    resource_list,
+    version_document,
+)
+from gpushare_localcluster.api.status import (
+    StatusError,
+    bad_request,
+    method_not_allowed,
+    no_such_path,
+)
 from gpushare_localcluster.api.store import Store
+
+Verb = Callable[[Registry, Target, Call], Response]
+
+ITEM: dict[str, Verb] = {
+    "GET": reading.get,
+    "PUT": writing.replace,
+    "PATCH": writing.patch,
+    "DELETE": writing.delete,
+}
+COLLECTION: dict[str, Verb] = {
+    "GET": reading.listing,
+    "POST": writing.create,
+    "DELETE": writing.delete_collection,
+}
+STATUS: dict[str, Verb] = {
+    "GET": reading.get,
+    "PUT": writing.replace,
+    "PATCH": writing.patch,
+}
+SCALE: dict[str, Verb] = {
+    "GET": writing.get_scale,
+    "PUT": writing.write_scale,
+    "PATCH": writing.write_scale,
+}
+
+
+class Rest:
+    """The resource paths of the API over a registry; `bookmark_every` is in seconds."""
+
+    def __init__(self, registry: Registry, logs: PodLogs, bookmark_every: float) -> None:
+        """Serve the objects of the registry."""
+        self._registry = registry
+        self._bookmark_every = bookmark_every
+        self._pod_verbs: dict[str, dict[str, Verb]] = {
+            **{name: {"GET": _no, "POST": _no} for name in ("attach", "exec", "portforward")},
+            "ephemeralcontainers": {"GET": reading.get, "PATCH": _no},
+            "binding": {"POST": writing.bind},
+            "eviction": {"POST": writing.evict},
+            "log": {"GET": logs.answer},
+        }
+
+    def answer(self, group: str, version: str, path: str, call: Call) -> Response:
+        """Return the answer to a request for a resource. Raises StatusError: every refusal."""
+        target = target_of(group, version, path)
+        if call.method == "GET" and call.flag("watch") and not target.name:
+            return reading.watch(self._registry, target, call, self._bookmark_every)
+        verb = self._verbs(target).get(call.method)
+        if verb is None or (not target.name and not _listed(target, call)):
+            raise method_not_allowed(call.method)
+        return verb(self._registry, target, call)
+
+    def _verbs(self, target: Target) -> dict[str, Verb]:
+        if not target.name:
+            return COLLECTION
+        if not target.subresource:
+            return ITEM
+        if target.subresource == "status" and target.resource.status:
+            return STATUS
+        if target.subresource == "scale" and target.resource.scale:
+            return SCALE
+        if target.resource is PODS and target.subresource in self._pod_verbs:
+            return self._pod_verbs[target.subresource]
+        raise no_such_path()
+
+
+def _no(registry: Registry, target: Target, call: Call) -> Response:
+    """Refuse a subresource that needs the processes of a container."""
+    del call
+    registry.get(target.resource, target.home, target.name)
+    reason = "its containers are not processes, they only report that they run"
+    raise bad_request(f"the local cluster has no {target.subresource}: {reason}")
+
+
+def _listed(target: Target, call: Call) -> bool:
+    names = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+    return names[call.method] in target.resource.verbs
+
 
 REQUESTS_KEPT = 100_000
 
@@ -166,18 +257,18 @@ def _document(area: str, parts: list[str], address: str) -> Response:
         case ["healthz" | "livez" | "readyz"]:
             return Response(200, b"ok", "text/plain")
         case ["api"]:
-            return json_answer(discovery.core_versions(address))
+            return json_answer(core_versions(address))
         case ["apis"]:
-            return json_answer(discovery.groups())
+            return json_answer(groups())
         case ["api", version]:
-            return json_answer(discovery.resource_list("", version))
+            return json_answer(resource_list("", version))
         case ["apis", group]:
-            return json_answer(discovery.group(group))
+            return json_answer(group_document(group))
         case ["apis", group, version]:
-            return json_answer(discovery.resource_list(group, version))
+            return json_answer(resource_list(group, version))
         case ["version"]:
-            return json_answer(discovery.version())
+            return json_answer(version_document())
         case ["openapi", "v2"]:
             # An empty schema: every object passes the validation in kubectl.
-            return Response(200, b"", discovery.OPENAPI_V2)
+            return Response(200, b"", OPENAPI_V2)
     raise no_such_path()

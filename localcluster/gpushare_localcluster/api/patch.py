@@ -1,7 +1,8 @@
-"""Patches of JSON documents: merge patch (RFC 7386) and JSON patch (RFC 6902).
+"""Patches of JSON documents: merge patch (RFC 7386), JSON patch (RFC 6902), strategic merge patch.
 
-Pure: a patched document is a new value that shares unchanged parts; no argument is modified. Knows
-nothing of Kubernetes kinds (`strategic.py` does).
+Pure: a patched document is a new value that shares unchanged parts; no argument is modified. Facts
+of the strategic one, which treats some lists of Kubernetes as maps: the `patchMergeKey` tags of
+k8s.io/api, and k8s.io/apimachinery/pkg/util/strategicpatch.
 """
 
 from collections.abc import Callable
@@ -171,3 +172,186 @@ def _remove(document: object, path: list[str]) -> object:
     if tail:
         return {**document, step: _remove(document[step], tail)}
     return {field: value for field, value in document.items() if field != step}
+
+
+ORDER = "$setElementOrder/"
+DELETE = "$deleteFromPrimitiveList/"
+RETAIN = "$retainKeys"
+DIRECTIVE = "$patch"
+
+MERGE_KEYS = {
+    "addresses": "type",
+    "conditions": "type",
+    "containers": "name",
+    "env": "name",
+    "ephemeralContainers": "name",
+    "hostAliases": "ip",
+    "hostIPs": "ip",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ownerReferences": "uid",
+    "podIPs": "ip",
+    "resourceClaims": "name",
+    "resourceClaimStatuses": "name",
+    "schedulingGates": "name",
+    "topologySpreadConstraints": "topologyKey",
+    "volumeDevices": "devicePath",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+"""Lists merged item by item, with the merge key. Tolerations and taints are replaced whole."""
+
+CONTAINER_LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
+SETS = frozenset({"finalizers", "podCIDRs"})
+"""Lists of strings merged as sets."""
+
+
+def merge_key(parent: str, field: str) -> str | None:
+    """Return the merge key of a list, None for a list that is replaced whole.
+
+    The key of container ports is containerPort, that of Service ports is port.
+    """
+    if field == "ports":
+        return "containerPort" if parent in CONTAINER_LISTS else "port"
+    return MERGE_KEYS.get(field)
+
+
+def strategic_merge(target: Object, patch: object) -> Object:
+    """Return the object with a strategic merge patch applied.
+
+    Raises StatusError: 400 for a patch of the wrong shape.
+    """
+    if not isinstance(patch, dict):
+        raise bad_request("a strategic merge patch is an object")
+    return _merge(target, patch, "")
+
+
+def _merge(target: Object, patch: Object, parent: str) -> Object:
+    match patch.get(DIRECTIVE):
+        case None | "merge":
+            merged = _retained(target, patch)
+        case "replace":
+            return {field: value for field, value in patch.items() if field != DIRECTIVE}
+        case "delete":
+            return {}
+        case unknown:
+            raise bad_request(f"unknown $patch directive {unknown!r}")
+    for field, value in patch.items():
+        if not field.startswith("$"):
+            _merge_field(merged, field, value, patch, parent)
+    _reorder_untouched(merged, patch, parent)
+    for field in _directed(patch, DELETE):
+        unwanted = _list(patch[DELETE + field], DELETE + field)
+        merged[field] = [item for item in merged.get(field) or [] if item not in unwanted]
+    return merged
+
+
+def _directed(patch: Object, directive: str) -> list[str]:
+    return [name.removeprefix(directive) for name in patch if name.startswith(directive)]
+
+
+def _reorder_untouched(merged: Object, patch: Object, parent: str) -> None:
+    """Order the lists for which the patch has only an order."""
+    for field in _directed(patch, ORDER):
+        if field not in patch and field in merged:
+            _merge_field(merged, field, [], patch, parent)
+
+
+def _retained(target: Object, patch: Object) -> Object:
+    if RETAIN not in patch:
+        return dict(target)
+    retained_fields = _list(patch[RETAIN], RETAIN)
+    return {field: value for field, value in target.items() if field in retained_fields}
+
+
+def _merge_field(merged: Object, field: str, value: object, patch: Object, parent: str) -> None:
+    current = merged.get(field)
+    if value is None:
+        merged.pop(field, None)
+    elif isinstance(value, dict):
+        merged[field] = _merge(current if isinstance(current, dict) else {}, value, field)
+    elif isinstance(value, list):
+        order = patch.get(ORDER + field)
+        items = current if isinstance(current, list) else []
+        merged[field] = _merge_list(items, value, order, field, merge_key(parent, field))
+    else:
+        merged[field] = value
+
+
+def _merge_list(
+    current: list[object], patch: list[object], order: object, field: str, key: str | None
+) -> list[object]:
+    if key is None and field not in SETS:
+        return [item for item in patch if not _is_directive(item)]
+    if any(_is_directive(item) and item.get(DIRECTIVE) == "replace" for item in _objects(patch)):
+        return [item for item in patch if not _is_directive(item)]
+    if key is None:
+        merged = current + [item for item in patch if item not in current]
+        return _ordered(merged, current, order, lambda item: item)
+    merged = _merge_items(current, patch, field, key)
+
+    def identity(item: object) -> object:
+        return item.get(key) if isinstance(item, dict) else item
+
+    return _ordered(merged, current, order, identity)
+
+
+def _merge_items(current: list[object], patch: list[object], field: str, key: str) -> list[object]:
+    items: dict[object, object] = {}
+    for index, old in enumerate(current):
+        key_value = old.get(key) if isinstance(old, dict) else None
+        # An item without a usable key cannot be patched and keeps its place.
+        items[key_value if isinstance(key_value, str | int) else (index,)] = old
+    for item in patch:
+        if not isinstance(item, dict) or not isinstance(item.get(key), str | int):
+            raise bad_request(f"an item of {field} in the patch lacks its merge key {key!r}")
+        old_item = items.get(item[key])
+        if item.get(DIRECTIVE) == "delete":
+            items.pop(item[key], None)
+        else:
+            items[item[key]] = _merge(old_item if isinstance(old_item, dict) else {}, item, field)
+    return list(items.values())
+
+
+def _ordered(
+    merged: list[object],
+    current: list[object],
+    order: object,
+    identity: Callable[[object], object],
+) -> list[object]:
+    """Return the items in the order of the patch.
+
+    Other items keep their place among the old ones, as in `mergeSortedSlice` of strategicpatch.
+    """
+    if not isinstance(order, list):
+        return merged
+    order_keys = [identity(item) for item in order]
+    before = [identity(item) for item in current]
+    ordered_items = [item for item in merged if identity(item) in order_keys]
+    ordered_items.sort(key=lambda item: order_keys.index(identity(item)))
+    remaining = [item for item in merged if identity(item) not in order_keys]
+    result: list[object] = []
+    for item in ordered_items:
+        place = identity(item)
+        while remaining and place in before and _earlier(before, identity(remaining[0]), place):
+            result.append(remaining.pop(0))
+        result.append(item)
+    return result + remaining
+
+
+def _earlier(order: list[object], one: object, two: object) -> bool:
+    return one in order and order.index(one) < order.index(two)
+
+
+def _is_directive(item: object) -> bool:
+    return isinstance(item, dict) and DIRECTIVE in item and len(item) == 1
+
+
+def _objects(items: list[object]) -> list[Object]:
+    return [item for item in items if isinstance(item, dict)]
+
+
+def _list(value: object, field: str) -> list[object]:
+    if not isinstance(value, list):
+        raise bad_request(f"{field} in a strategic merge patch must be a list")
+    return value

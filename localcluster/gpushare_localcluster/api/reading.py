@@ -1,17 +1,34 @@
-"""GET: one object, a list in pages, or a watch, as JSON or as a Table.
+"""GET: one object, a list in pages, a watch, or a log, as JSON or as a Table.
 
-Knows the query parameters of reads and the forms of answers; the registry has the objects.
+Knows the query parameters of reads and the forms of answers; the registry has the objects. `Watch`
+is a step machine without threads or clocks: each step returns the new lines. `stream` is the loop
+that waits, sends bookmarks, and ends with the client, the timeout, or the server.
 """
 
 import base64
+import threading
+import time
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from gpushare_localcluster.api import tables
-from gpushare_localcluster.api.calls import JSON, Call, Response, Target
+from gpushare_localcluster.api.calls import JSON, Call, Connection, Response, Target
 from gpushare_localcluster.api.events import core_field
-from gpushare_localcluster.api.objects import Object, from_json, to_json
-from gpushare_localcluster.api.records import Record
+from gpushare_localcluster.api.objects import (
+    Change,
+    Object,
+    Record,
+    elements,
+    from_json,
+    metadata,
+    section,
+    timestamp,
+    to_json,
+    with_metadata,
+)
+from gpushare_localcluster.api.pods import CONTAINER_LISTS
 from gpushare_localcluster.api.registry import Registry, outgoing
 from gpushare_localcluster.api.resources import NAME_FIELDS, NEW_EVENTS, Resource
 from gpushare_localcluster.api.selectors import (
@@ -22,8 +39,193 @@ from gpushare_localcluster.api.selectors import (
     label_selector,
 )
 from gpushare_localcluster.api.status import StatusError, bad_request, expired
-from gpushare_localcluster.api.waiters import Place
-from gpushare_localcluster.api.watching import Course, Encode, Scope, Watch, event_line, stream
+from gpushare_localcluster.api.store import Place, Store
+from gpushare_localcluster.api.tables import row_encoder, table
+
+POLL = 1.0
+"""Seconds between two checks of the client by a quiet watch."""
+
+GATHER = 0.01
+"""Seconds in which changes gather, so that a burst takes few writes."""
+
+Encode = Callable[[Record], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The objects of a watch, and their encoding.
+
+    place: a field and a value that all these objects have, None for none.
+    """
+
+    resource: Resource
+    namespace: str | None
+    matches: Test | None
+    encode: Encode
+    place: Place | None = None
+
+    def holds(self, record: Record | None) -> bool:
+        """Return whether an object is in the scope; None is not."""
+        if record is None:
+            return False
+        if self.namespace is not None and record.key[0] != self.namespace:
+            return False
+        return self.matches is None or self.matches(record.body)
+
+    def concerns(self, change: Change) -> bool:
+        """Return whether a watch of this scope shows the change."""
+        return self.holds(change.record) or self.holds(change.previous)
+
+
+class Watch:
+    """The changes in a scope after a version; `cursor` is the last version shown."""
+
+    def __init__(self, store: Store, scope: Scope, cursor: int) -> None:
+        """Start after the version `cursor`."""
+        self._store = store
+        self._scope = scope
+        self.cursor = cursor
+
+    def initial(self) -> list[bytes]:
+        """Return an ADDED line for each object, and continue from the current version."""
+        table = self._scope.resource.table
+        records, self.cursor = self._store.records(table, self._scope.namespace)
+        return [self._line("ADDED", record) for record in records if self._scope.holds(record)]
+
+    def step(self) -> list[bytes]:
+        """Return the lines of the changes since the last step.
+
+        Raises StatusError: 410 if the history no longer reaches back to the cursor.
+        """
+        changes, self.cursor = self._store.since(self._scope.resource.table, self.cursor)
+        return [line for change in changes if (line := self._seen(change)) is not None]
+
+    def wait(self, timeout: float, client: Connection) -> None:
+        """Wait for a new line, the end of the server, or `timeout` s."""
+        self.cursor = self._store.wait(
+            self._scope.resource.table,
+            self.cursor,
+            timeout,
+            concerns=self._scope.concerns,
+            place=self._scope.place,
+            until=client.stopping,
+        )
+
+    def _seen(self, change: Change) -> bytes | None:
+        """Return the line of a change, None for a change outside the scope."""
+        before = self._scope.holds(change.previous)
+        if change.type == "DELETED":
+            return self._line("DELETED", change.record) if before else None
+        after = self._scope.holds(change.record)
+        if after:
+            return self._line("MODIFIED" if before else "ADDED", change.record)
+        if not before or change.previous is None:
+            return None
+        # A real server shows the last matching object, with the version of this change.
+        last_match = with_metadata(change.previous.body, resourceVersion=str(change.version))
+        return self._line("DELETED", Record(last_match, change.version))
+
+    def _line(self, kind: str, record: Record) -> bytes:
+        return b'{"type":"%s","object":%s}\n' % (kind.encode(), self._scope.encode(record))
+
+
+def event_line(kind: str, body: Object) -> bytes:
+    """Return a line of a watch without a stored object (BOOKMARK, ERROR)."""
+    return to_json({"type": kind, "object": body}) + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The timing of a watch: seconds until the end, and between bookmarks (None: no bookmarks)."""
+
+    timeout: float
+    bookmark_every: float | None
+    bookmark: Callable[[int], bytes]
+
+
+def stream(watch: Watch, first: list[bytes], course: Course, client: Connection) -> Iterator[bytes]:
+    """Yield the lines of a watch until the timeout, the end of the client, or lost history."""
+    end = time.monotonic() + course.timeout
+    due = time.monotonic() + (course.bookmark_every or course.timeout)
+    if first:
+        yield b"".join(first)
+    while time.monotonic() < end and not client.stopping():
+        try:
+            lines = watch.step()
+        except StatusError as error:
+            yield event_line("ERROR", error.body())
+            return
+        if course.bookmark_every is not None and time.monotonic() >= due:
+            due = time.monotonic() + course.bookmark_every
+            lines.append(course.bookmark(watch.cursor))
+        if lines:
+            yield b"".join(lines)
+        elif not client.alive():
+            return
+        now = time.monotonic()
+        watch.wait(max(0.0, min(POLL, end - now, due - now)), client)
+        time.sleep(GATHER)
+
+
+TEXT = "text/plain"
+
+
+class PodLogs:
+    """The output of all containers, until the kubelet removes the pod."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._lines: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._lock = threading.Lock()
+
+    def write(self, uid: str, container: str, text: str, at: datetime) -> None:
+        """Add the lines that a container of the pod with this uid printed."""
+        with self._lock:
+            lines = self._lines.setdefault((uid, container), [])
+            lines.extend((timestamp(at), line) for line in text.splitlines())
+
+    def forget(self, uid: str) -> None:
+        """Drop the output of the pod with this uid."""
+        with self._lock:
+            for key in [key for key in self._lines if key[0] == uid]:
+                del self._lines[key]
+
+    def read(self, uid: str, container: str) -> list[tuple[str, str]]:
+        """Return the lines so far, each with its time."""
+        with self._lock:
+            return list(self._lines.get((uid, container), ()))
+
+    def answer(self, registry: Registry, target: Target, call: Call) -> Response:
+        """Return the log of a container as plain text; `follow` ends with the lines so far.
+
+        Raises StatusError: 404 without the pod, 400 for an unknown or waiting container.
+        """
+        pod = registry.get(target.resource, target.home, target.name).body
+        main, first = (
+            [str(item["name"]) for item in elements(section(pod, "spec"), field)]
+            for field in CONTAINER_LISTS
+        )
+        container = call.query.get("container") or (main[0] if len(main) == 1 else "")
+        if container not in (*main, *first):
+            choices = f"choose one of: {[*main, *first]}"
+            raise bad_request(
+                f"container {container!r} is not valid for pod {target.name}: {choices}"
+            )
+        if section(pod, "status").get("phase", "Pending") == "Pending":
+            raise bad_request(f'container "{container}" in pod "{target.name}" is waiting to start')
+        uid = str(metadata(pod)["uid"])
+        tail = call.number("tailLines") if "tailLines" in call.query else None
+        lines = self.read(uid, container)
+        shown_lines = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
+        stamps = call.flag("timestamps")
+        text = b"".join(_printed(line, stamps=stamps) for line in shown_lines)
+        return Response(200, text, TEXT)
+
+
+def _printed(line: tuple[str, str], *, stamps: bool) -> bytes:
+    text = f"{line[0]} {line[1]}\n" if stamps else f"{line[1]}\n"
+    return text.encode(errors="replace")
+
 
 LONGEST_WATCH = 3600
 """Seconds of a watch without `timeoutSeconds`."""
@@ -78,7 +280,7 @@ def get(registry: Registry, target: Target, call: Call) -> Response:
     record = registry.get(target.resource, target.home, target.name)
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
-        one = tables.table(target.resource, [record], record.version, now, include=include)
+        one = table(target.resource, [record], record.version, now, include=include)
         return Response(200, to_json(one))
     return Response(200, encoder(target.resource)(record))
 
@@ -106,8 +308,8 @@ def listing(registry: Registry, target: Target, call: Call) -> Response:
         meta["remainingItemCount"] = remaining
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
-        table = tables.table(target.resource, page, version, now, include=include)
-        return Response(200, to_json({**table, "metadata": meta}))
+        rows = table(target.resource, page, version, now, include=include)
+        return Response(200, to_json({**rows, "metadata": meta}))
     resource = target.resource
     head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": meta}
     items = b",".join(map(encoder(resource), page))
@@ -148,14 +350,12 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
     resource, store = target.resource, registry.store
     matches = selection(target, call)
     as_table = wants_table(call)
-    encoding = (
-        tables.row_encoder(resource, store.now, _include(call)) if as_table else encoder(resource)
-    )
+    encoding = row_encoder(resource, store.now, _include(call)) if as_table else encoder(resource)
     scope = Scope(resource, target.namespace, matches, encoding, _place(target, call))
 
     def bookmark(version: int, **annotations: str) -> bytes:
         if as_table:
-            return event_line("BOOKMARK", tables.table(resource, [], version, store.now()))
+            return event_line("BOOKMARK", table(resource, [], version, store.now()))
         meta: Object = {"resourceVersion": str(version), "creationTimestamp": None}
         if annotations:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}

@@ -1,6 +1,6 @@
 """The verbs of the API on the store: create, read, update, patch, delete, bind, evict.
 
-Knows the general rules of a Kubernetes API server; `admission`, `binding` and `deletion` have those
+Knows the general rules of a Kubernetes API server; `admission`, `pods` and `deletion` have those
 of single kinds. Works on dicts and raises `StatusError`, without HTTP, so that a simulation can use
 the registry in one thread.
 """
@@ -11,24 +11,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from gpushare_localcluster.api import (
-    admission,
-    binding,
-    deletion,
-    events,
-    eviction,
-    priority,
-    workloads,
-)
+from gpushare_localcluster.api import admission, deletion, events, pods, workloads
 from gpushare_localcluster.api.deletion import DeleteOptions
 from gpushare_localcluster.api.objects import (
     Object,
+    Record,
     metadata,
     name_of,
     namespace_of,
+    timestamp,
     with_metadata,
 )
-from gpushare_localcluster.api.records import Record, timestamp
 from gpushare_localcluster.api.resources import (
     BUDGETS,
     EVENTS,
@@ -88,7 +81,7 @@ class Registry:
         check_metadata(resource, complete)
         self._check_namespace(resource, complete)
         if resource is PODS:
-            complete = priority.classed(complete, self._classes())
+            complete = admission.with_class(complete, self._classes())
         new, uid = admission.admitted(_core(resource), complete, self.now()), self.store.new_uid()
         self._check_rules(resource, new, None)
         if resource is JOBS:
@@ -177,10 +170,10 @@ class Registry:
         commit, now = not options.dry_run, self.now()
         pod = self.get(PODS, namespace, name).body
         budgets, _ = self.store.records(BUDGETS.table, namespace)
-        if budget := eviction.covering(pod, (record.body for record in budgets)):
-            count = partial(eviction.counted, pod=pod, now=now)
+        if budget := deletion.covering(pod, (record.body for record in budgets)):
+            count = partial(deletion.counted, pod=pod, now=now)
             self.store.update(BUDGETS.table, namespace, budget, count, commit=commit)
-        tell = partial(eviction.disrupted, options=options, now=now)
+        tell = partial(deletion.disrupted, options=options, now=now)
         self.store.update(PODS.table, namespace, name, tell, commit=commit)
         self.delete(PODS, namespace, name, replace(options, version=None))
 
@@ -216,11 +209,11 @@ class Registry:
     def bind(self, namespace: str, name: str, body: Object, *, dry_run: bool = False) -> Record:
         """Return the pod after the one write of a Binding.
 
-        Raises StatusError: 400, 404, 409 or 422, see `binding.bound`.
+        Raises StatusError: 400, 404, 409 or 422, see `pods.bound`.
         """
         check_shape(body)
-        binding.check(body, namespace, name)
-        change = partial(binding.bound, binding=body, now=self.now())
+        pods.check_binding(body, namespace, name)
+        change = partial(pods.bound, binding=body, now=self.now())
         return self.store.update(PODS.table, namespace, name, change, commit=not dry_run)
 
     def _incoming(self, resource: Resource, body: Object) -> Object:
@@ -250,7 +243,7 @@ class Registry:
         if _core(resource) is EVENTS:
             events.check(new, before, strict=resource is NEW_EVENTS)
         if resource is PRIORITY_CLASSES:
-            priority.check_default(new, self._classes())
+            admission.check_default(new, self._classes())
 
     def _classes(self) -> list[Object]:
         return [record.body for record in self.store.records(PRIORITY_CLASSES.table)[0]]

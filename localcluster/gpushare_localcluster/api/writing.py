@@ -1,12 +1,19 @@
 """POST, PUT, PATCH and DELETE: bodies in, answers of the registry out.
 
-Knows media types, query parameters and status codes of writes; the registry has the rules.
+Knows media types, query parameters and status codes of writes, the subresource `scale`, and the
+warnings about amounts of GPU memory that are likely mistakes (kube-apiserver warns of none); the
+registry has the rules.
 """
 
 from collections.abc import Callable
 from dataclasses import replace as with_options
 
-from gpushare_localcluster.api import deletion, protobuf_kinds
+from gpushare.errors import WireError
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.near_misses import near_miss
+from gpushare.wire.objects import PODS as POD_CODEC
+from gpushare.wire.request_mistakes import mistake_of, resources_of
+from gpushare_localcluster.api import deletion, protobuf
 from gpushare_localcluster.api.calls import (
     JSON,
     Call,
@@ -17,23 +24,53 @@ from gpushare_localcluster.api.calls import (
     json_answer,
 )
 from gpushare_localcluster.api.deletion import DeleteOptions
-from gpushare_localcluster.api.gpu_memory import gpu_memory_warnings
-from gpushare_localcluster.api.objects import Object, metadata, to_json, with_metadata
-from gpushare_localcluster.api.patch import json_patch, merge_patch
+from gpushare_localcluster.api.objects import (
+    Object,
+    Record,
+    metadata,
+    section,
+    to_json,
+    with_metadata,
+)
+from gpushare_localcluster.api.patch import json_patch, merge_patch, strategic_merge
 from gpushare_localcluster.api.protobuf import UnknownKindError
 from gpushare_localcluster.api.reading import encoder, selection
-from gpushare_localcluster.api.records import Record
 from gpushare_localcluster.api.registry import Registry
-from gpushare_localcluster.api.resources import PODS, REVIEWS
+from gpushare_localcluster.api.resources import PODS, REVIEWS, Resource
+from gpushare_localcluster.api.selectors import selector_text
 from gpushare_localcluster.api.status import (
     StatusError,
     bad_request,
     conflict,
+    invalid,
     method_not_allowed,
     success,
     unsupported_media_type,
 )
-from gpushare_localcluster.api.strategic import strategic_merge
+from gpushare_localcluster.api.workloads import is_workload
+
+UNIT = "GiB"
+"""The memory unit of the nodes of the local cluster."""
+
+
+def gpu_memory_warnings(resource: Resource, body: Object) -> tuple[str, ...]:
+    """Return the mistakes in the GPU memory requested by a pod or a pod template.
+
+    Names that are nearly ours are told as by config/extender/mistakes, which is not evaluated here.
+    """
+    if resource is not PODS and not is_workload(resource):
+        return ()
+    pod = body if resource is PODS else section(section(body, "spec"), "template")
+    fields = {"metadata": metadata(pod), "spec": section(pod, "spec")}
+    try:
+        decoded = POD_CODEC.decode(to_json({"kind": "Pod", **fields}))
+        annotations = (decoded.metadata and decoded.metadata.annotations) or {}
+        text = mistake_of(decoded, ALIYUN, UNIT)
+        text = text or near_miss(resources_of(decoded), annotations, ALIYUN)
+    except WireError:  # a pod that the codec cannot read has no amount to check
+        return ()
+    return (text,) if text else ()
+
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -50,9 +87,9 @@ def object_of(call: Call) -> Object:
 
     Raises StatusError: 400, or 415 for an unsupported media type or protobuf kind.
     """
-    if media_type(call) == protobuf_kinds.MEDIA_TYPE:
+    if media_type(call) == protobuf.MEDIA_TYPE:
         try:
-            return protobuf_kinds.decode(call.body)
+            return protobuf.decode(call.body)
         except UnknownKindError as error:
             raise StatusError(415, "UnsupportedMediaType", f"{error}; use {JSON}") from error
         except ValueError as error:
@@ -220,3 +257,56 @@ def _options(call: Call) -> DeleteOptions:
         return deletion.decode_options(object_of(call))
     grace = call.number("gracePeriodSeconds") if "gracePeriodSeconds" in call.query else None
     return DeleteOptions(grace, dry_run=call.dry_run)
+
+
+_SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+
+
+def scale_of(body: Object) -> Object:
+    """Return the Scale of an object with replicas."""
+    spec = section(body, "spec")
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {field: metadata(body)[field] for field in _SHOWN},
+        "spec": {"replicas": spec.get("replicas", 0)},
+        "status": {
+            "replicas": section(body, "status").get("replicas", 0),
+            "selector": selector_text(section(spec, "selector")),
+        },
+    }
+
+
+def scaled(body: Object, scale: Object) -> Object:
+    """Return the object with the replicas of a Scale.
+
+    Raises StatusError: 400 or 422 for an invalid number.
+    """
+    replicas = section(scale, "spec").get("replicas", 0)
+    if isinstance(replicas, bool) or not isinstance(replicas, int):
+        raise bad_request(f"spec.replicas of a Scale must be an integer, not {replicas!r}")
+    if replicas < 0:
+        reason = f"Invalid value: {replicas}: must be greater than or equal to 0"
+        raise invalid("Scale.autoscaling", str(metadata(body)["name"]), "spec.replicas", reason)
+    scale_meta = {field: metadata(scale).get(field) for field in ("name", "uid", "resourceVersion")}
+    meta = {**metadata(body), **{field: value for field, value in scale_meta.items() if value}}
+    return {**body, "metadata": meta, "spec": {**section(body, "spec"), "replicas": replicas}}
+
+
+def get_scale(registry: Registry, target: Target, call: Call) -> Response:
+    """Return the Scale of the object."""
+    del call
+    return json_answer(scale_of(registry.get(target.resource, target.home, target.name).body))
+
+
+def write_scale(registry: Registry, target: Target, call: Call) -> Response:
+    """Return the Scale after a PUT or a PATCH."""
+    change = changed_by(call)
+    record = registry.revise(
+        target.resource,
+        target.home,
+        target.name,
+        lambda current: scaled(current, change(scale_of(current))),
+        dry_run=call.dry_run,
+    )
+    return json_answer(scale_of(record.body))

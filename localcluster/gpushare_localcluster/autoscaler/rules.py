@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.fields import Fields
 from gpushare_localcluster.scheduler.cache import NodeInfo
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import FilterPlugin
+from gpushare_localcluster.scheduler.framework import CycleState, FilterPlugin
 from gpushare_localcluster.scheduler.objects import CPU, MEMORY, Json, PodView, read_node, read_pod
-from gpushare_localcluster.scheduler.plugins.node import NodeUnschedulable
-from gpushare_localcluster.scheduler.plugins.node_affinity import NodeAffinity
+from gpushare_localcluster.scheduler.plugins.node import (
+    NodeAffinity,
+    NodeUnschedulable,
+    TaintToleration,
+)
 from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
-from gpushare_localcluster.scheduler.plugins.taints import TaintToleration
 
 DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"

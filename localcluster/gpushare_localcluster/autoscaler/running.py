@@ -21,9 +21,8 @@ from gpushare_localcluster.autoscaler.rules import (
     is_going,
     to_evict,
 )
-from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
-from gpushare_localcluster.event_writer import write_event
-from gpushare_localcluster.work_loop import WorkLoop
+from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json, write_event
+from gpushare_localcluster.informer import WorkLoop
 
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
 GROUPS = "node-groups"

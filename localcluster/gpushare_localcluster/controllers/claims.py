@@ -5,8 +5,14 @@ other schedulers.
 """
 
 from gpushare_localcluster.client import Json
-from gpushare_localcluster.controllers.cluster import RETRY, Cluster, controller_of, deleting, name
-from gpushare_localcluster.controllers.pods import phase
+from gpushare_localcluster.controllers.cluster import (
+    RETRY,
+    Cluster,
+    controller_of,
+    deleting,
+    name,
+    phase,
+)
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"

@@ -1,4 +1,4 @@
-"""The API server for the controllers: lists, adoption, writes, events.
+"""The API server for the controllers: lists, adoption, writes, events; and conditions of pods.
 
 Every reconcile lists objects anew, so that no stale cache makes a controller create an object
 twice. Facts: k8s.io/kubernetes pkg/controller (controller_utils.go, controller_ref_manager.go).
@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
 from gpushare.wire.label_selectors import selects
-from gpushare_localcluster.api.records import timestamp
-from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
-from gpushare_localcluster.event_writer import write_event
+from gpushare_localcluster.api.objects import timestamp
+from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json, write_event
 
 ROOTS = {
     "Deployment": "/apis/apps/v1",
@@ -234,3 +234,61 @@ def with_condition(
     transition_time = old.get("lastTransitionTime", now) if old.get("status") == status else now
     new |= {"lastUpdateTime": now, "lastTransitionTime": transition_time}
     return [*(condition for condition in conditions if condition["type"] != kind), new]
+
+
+def phase(pod: Json) -> str:
+    """Return the phase of a pod."""
+    return str((pod.get("status") or {}).get("phase", "Pending"))
+
+
+def active(pod: Json) -> bool:
+    """Return whether a pod is active: neither ended nor terminating."""
+    return phase(pod) not in ("Succeeded", "Failed") and not deleting(pod)
+
+
+def condition(item: Json, kind: str) -> Json:
+    """Return a condition of an object, {} for a missing one."""
+    conditions: list[Json] = (item.get("status") or {}).get("conditions") or []
+    return next((entry for entry in conditions if entry["type"] == kind), {})
+
+
+def ready(pod: Json) -> bool:
+    """Return whether a pod is ready."""
+    return condition(pod, "Ready").get("status") == "True"
+
+
+def wait_until_available(pod: Json, owner: Json) -> float:
+    """Return the seconds until a pod is available: 0 for an available pod, infinite for an unready
+    one.
+    """
+    if not ready(pod):
+        return math.inf
+    min_ready_seconds = owner["spec"].get("minReadySeconds") or 0
+    since = condition(pod, "Ready").get("lastTransitionTime")
+    return (
+        max(0.0, min_ready_seconds - seconds_since(since)) if min_ready_seconds and since else 0.0
+    )
+
+
+def counted(pods: list[Json], owner: Json) -> tuple[int, int, float | None]:
+    """Return how many pods are ready, how many available, and the seconds until the next one is."""
+    waits = [wait_until_available(pod, owner) for pod in pods]
+    later = [wait for wait in waits if 0 < wait < math.inf]
+    available = sum(1 for wait in waits if wait == 0)
+    return sum(map(ready, pods)), available, min(later, default=None)
+
+
+def first_to_go(pod: Json) -> tuple[Any, ...]:
+    """Return the sort key for deletion: unassigned, pending, unready and cheap pods, then the
+    newest.
+    """
+    costs = pod["metadata"].get("annotations") or {}
+    cost = costs.get("controller.kubernetes.io/pod-deletion-cost", "0")
+    age = -seconds_of(pod["metadata"]["creationTimestamp"])
+    return bool(pod["spec"].get("nodeName")), phase(pod) == "Running", ready(pod), _int(cost), age
+
+
+def _int(text: str) -> int:
+    with suppress(ValueError):
+        return int(text)
+    return 0

@@ -1,32 +1,127 @@
-"""Deployments: one ReplicaSet for each pod template; roll-outs scale ReplicaSets up and down.
+"""ReplicaSets, and Deployments: one ReplicaSet for each pod template; roll-outs scale ReplicaSets.
 
-Facts: k8s.io/kubernetes pkg/controller/deployment (rolling.go, recreate.go, progress.go, sync.go).
+Facts: k8s.io/kubernetes pkg/controller/replicaset and pkg/controller/deployment (rolling.go,
+recreate.go, progress.go, sync.go, util/deployment_util.go).
 """
 
-from gpushare_localcluster.api.records import timestamp
+from gpushare_localcluster.api.objects import timestamp
 from gpushare_localcluster.client import Json
 from gpushare_localcluster.controllers.cluster import (
+    RETRY,
     Cluster,
+    active,
+    condition,
+    counted,
     deleting,
+    first_to_go,
     hashed,
     name,
     seconds_since,
     share,
     with_condition,
 )
-from gpushare_localcluster.controllers.pods import active, condition
-from gpushare_localcluster.controllers.scaling import (
-    REVISION,
-    count,
-    replicas,
-    rescale,
-    revision,
-    scale,
-    scale_notes,
-    surge,
-    tell_scaled,
-    was_rescaled,
-)
+
+REVISION = "deployment.kubernetes.io/revision"
+_DESIRED = "deployment.kubernetes.io/desired-replicas"
+
+
+def was_rescaled(owner: Json, sets: list[Json]) -> bool:
+    """Return whether the replicas of the Deployment differ from the note on the ReplicaSets."""
+    desired = str(owner["spec"]["replicas"])
+    notes = [item["metadata"].get("annotations") or {} for item in sets if replicas(item)]
+    return any(note.get(_DESIRED, desired) != desired for note in notes)
+
+
+def rescale(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> None:
+    """Give the replicas of the Deployment to the ReplicaSets, without a roll-out.
+
+    The newest ReplicaSet with pods grows, and shrinks first. kube-controller-manager shares a
+    change in proportion. An empty ReplicaSet stays empty, unless all are empty.
+    """
+    latest_first = [*([new] if new else []), *sorted(olds, key=revision, reverse=True)]
+    sets = [item for item in latest_first if replicas(item)] or latest_first[:1]
+    desired, total = int(owner["spec"]["replicas"]), sum(map(replicas, sets))
+    # In the midst of a roll-out there may be more pods, as many as may surge.
+    limit = desired + surge(owner) if desired and len(sets) > 1 else desired
+    missing = min(max(desired, total), limit) - total
+    for item in sets:
+        before = replicas(item)
+        scale(cluster, owner, item, max(0, before + missing))
+        missing -= replicas(item) - before
+
+
+def scale(cluster: Cluster, owner: Json, item: Json, size: int) -> None:
+    """Set the size of a ReplicaSet, and note the replicas of the Deployment on it."""
+    before, annotations = replicas(item), item["metadata"].get("annotations") or {}
+    notes = scale_notes(owner)
+    if before == size and (not size or notes.items() <= annotations.items()):
+        return
+    cluster.patch(item, {"metadata": {"annotations": notes}, "spec": {"replicas": size}})
+    item["metadata"] = {**item["metadata"], "annotations": {**annotations, **notes}}
+    item["spec"] = {**item["spec"], "replicas": size}
+    tell_scaled(cluster, owner, item, before)
+
+
+def tell_scaled(cluster: Cluster, owner: Json, item: Json, before: int) -> None:
+    """Write an event if the size of a ReplicaSet changed."""
+    after = replicas(item)
+    if before != after:
+        way = "up" if after > before else "down"
+        message = f"Scaled {way} replica set {name(item)} from {before} to {after}"
+        cluster.tell(owner, "ScalingReplicaSet", message)
+
+
+def scale_notes(owner: Json) -> dict[str, str]:
+    """Return the annotations of a ReplicaSet with the replicas of the Deployment."""
+    return {_DESIRED: str(owner["spec"]["replicas"])}
+
+
+def surge(owner: Json) -> int:
+    """Return how many pods may exist above the replicas of the Deployment."""
+    spec: Json = owner["spec"]
+    if spec["strategy"]["type"] == "Recreate":
+        return 0
+    return share(spec["strategy"]["rollingUpdate"]["maxSurge"], spec["replicas"], up=True)
+
+
+def replicas(item: Json) -> int:
+    """Return the size of a ReplicaSet in its spec."""
+    return int(item["spec"].get("replicas") or 0)
+
+
+def count(item: Json | None, field: str) -> int:
+    """Return a number in a ReplicaSet's status, 0 for a missing one."""
+    return int(((item or {}).get("status") or {}).get(field) or 0)
+
+
+def revision(item: Json) -> int:
+    """Return the revision of a ReplicaSet or a Deployment, 0 for a missing one."""
+    text = (item["metadata"].get("annotations") or {}).get(REVISION, "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def reconcile_replica_set(cluster: Cluster, owner: Json) -> float | None:
+    """Create or delete pods up to the replicas; return the seconds until the next step."""
+    pods = [pod for pod in cluster.claimed(owner, "Pod") if active(pod)]
+    excess = len(pods) - int(owner["spec"]["replicas"])
+    template: Json = owner["spec"]["template"]
+    is_refused = any(not cluster.create_pod(owner, template) for _ in range(-excess))
+    for pod in sorted(pods, key=first_to_go)[: max(0, excess)]:
+        cluster.delete_pod(owner, pod)
+    is_ready, available, later = counted(pods, owner)
+    conditions = (owner.get("status") or {}).get("conditions") or []
+    if is_refused:
+        message = "a pod was refused; the events of this object say why"
+        conditions = with_condition(conditions, "ReplicaFailure", "True", "FailedCreate", message)
+    else:
+        conditions = [item for item in conditions if item["type"] != "ReplicaFailure"]
+    counts = {"replicas": len(pods), "readyReplicas": is_ready, "availableReplicas": available}
+    labels = template["metadata"].get("labels") or {}
+    alike = [p for p in pods if labels.items() <= (p["metadata"].get("labels") or {}).items()]
+    counts["fullyLabeledReplicas"] = len(alike)
+    cluster.set_status(owner, {**counts, "conditions": conditions or None})
+    return RETRY if is_refused else later
+
 
 _HASH = "pod-template-hash"
 _PROGRESSING = "Progressing"
@@ -38,7 +133,7 @@ _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION)
 _OLD_PODS_END_SECONDS = 0.1
 
 
-def reconcile(cluster: Cluster, owner: Json) -> float | None:
+def reconcile_deployment(cluster: Cluster, owner: Json) -> float | None:
     """Bring a Deployment one step further; return the seconds until the next step."""
     sets = cluster.claimed(owner, "ReplicaSet")
     template = _template(owner)

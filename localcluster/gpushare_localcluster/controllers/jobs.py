@@ -4,15 +4,18 @@ Facts: k8s.io/kubernetes pkg/controller/job. Ended pods are counted while they e
 controller also counts deleted pods.
 """
 
-from gpushare_localcluster.api.records import timestamp
+from gpushare_localcluster.api.objects import timestamp
 from gpushare_localcluster.client import Json
 from gpushare_localcluster.controllers.cluster import (
     RETRY,
     Cluster,
+    active,
+    condition,
+    phase,
+    ready,
     seconds_since,
     with_condition,
 )
-from gpushare_localcluster.controllers.pods import active, condition, phase, ready
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 

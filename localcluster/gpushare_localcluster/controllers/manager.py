@@ -1,38 +1,128 @@
 """The controllers of the local cluster: one thread reconciles changed objects.
 
-Informers queue the changed objects; a reconcile works on fresh lists (`cluster.py`).
+Informers queue the changed objects; a reconcile works on fresh lists (`cluster.py`). Here too are
+garbage collection (pkg/controller/garbagecollector of k8s.io/kubernetes; the finalizers are set by
+the API server), and the taint of a node that is not ready (pkg/controller/nodelifecycle; running
+pods stay).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from gpushare_localcluster.client import ApiClient, Json
-from gpushare_localcluster.controllers import (
-    claims,
-    deployments,
-    garbage,
-    jobs,
-    jobsets,
-    leaderworkersets,
-    nodes,
-    replicasets,
-    statefulsets,
+from gpushare_localcluster.controllers import claims, jobs, statefulsets
+from gpushare_localcluster.controllers.cluster import (
+    Cluster,
+    condition,
+    controller_of,
+    deleting,
+    path,
 )
-from gpushare_localcluster.controllers.cluster import Cluster, controller_of, deleting, path
-from gpushare_localcluster.informer import Informer
-from gpushare_localcluster.work_loop import WorkLoop
+from gpushare_localcluster.controllers.deployments import (
+    reconcile_deployment,
+    reconcile_replica_set,
+)
+from gpushare_localcluster.controllers.groups import reconcile_job_set, reconcile_leader_worker_set
+from gpushare_localcluster.informer import Informer, WorkLoop
+
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+
+_OWNED = ("ReplicaSet", "Pod", "Job", "Lease")
+_OWNERS = (
+    "Deployment",
+    "Job",
+    "JobSet",
+    "LeaderWorkerSet",
+    "Node",
+    "ReplicaSet",
+    "StatefulSet",
+)
+
+
+def collect(cluster: Cluster) -> None:
+    """Delete objects without owners, and handle owners that wait for dependents."""
+    # Dependents are listed first: an owner created after its list would look deleted.
+    owned = [item for kind in _OWNED for item in cluster.items(kind)]
+    owners = {item["metadata"]["uid"]: item for kind in _OWNERS for item in cluster.items(kind)}
+    for item in owned:
+        if not deleting(item) and _is_lost(item, owners.keys()):
+            cluster.delete(item)
+    for uid, owner in owners.items():
+        finalizers = owner["metadata"].get("finalizers") or []
+        dependents = [item for item in owned if uid in _owner_uids(item)]
+        if ORPHAN in finalizers and deleting(owner):
+            for item in dependents:
+                cluster.disown(item, uid)
+            _let_go(cluster, owner, ORPHAN)
+        elif FOREGROUND in finalizers and deleting(owner):
+            _delete_first(cluster, owner, dependents)
+
+
+def _is_lost(item: Json, owners: Collection[str]) -> bool:
+    """Return whether all owners of the object are of handled kinds and deleted."""
+    references = _references(item)
+    is_collected = bool(references) and all(
+        reference["kind"] in _OWNERS for reference in references
+    )
+    return is_collected and not any(reference["uid"] in owners for reference in references)
+
+
+def _delete_first(cluster: Cluster, owner: Json, dependents: list[Json]) -> None:
+    for item in dependents:
+        if not deleting(item):
+            cluster.delete(item, "Foreground")
+    if not dependents:
+        _let_go(cluster, owner, FOREGROUND)
+
+
+def _references(item: Json) -> list[Json]:
+    references: list[Json] = item["metadata"].get("ownerReferences") or []
+    return references
+
+
+def _owner_uids(item: Json) -> set[str]:
+    return {reference["uid"] for reference in _references(item)}
+
+
+def _let_go(cluster: Cluster, owner: Json, finalizer: str) -> None:
+    remaining = [item for item in owner["metadata"]["finalizers"] if item != finalizer]
+    cluster.patch(owner, {"metadata": {"finalizers": remaining or None}})
+
+
+_TAINT_KEYS = {
+    "False": "node.kubernetes.io/not-ready",
+    "Unknown": "node.kubernetes.io/unreachable",
+}
+"""Taint keys by the status of the condition Ready; a node that is ready has none."""
+
+
+def reconcile_node(cluster: Cluster, node: Json) -> None:
+    """Add or remove the taint by the condition of the node."""
+    before: list[Json] = (node.get("spec") or {}).get("taints") or []
+    mine = [{"key": key, "effect": "NoSchedule"} for key in _TAINT_KEYS.values()]
+    taint_key = _TAINT_KEYS.get(str(condition(node, "Ready").get("status")))
+    taints = [taint for taint in before if _bare(taint) not in mine or taint["key"] == taint_key]
+    if taint_key and not any(_bare(taint) in mine for taint in taints):
+        taints.append({"key": taint_key, "effect": "NoSchedule"})
+    if taints != before:
+        cluster.patch(node, {"spec": {"taints": taints or None}})
+
+
+def _bare(taint: Json) -> Json:
+    return {"key": taint.get("key"), "effect": taint.get("effect")}
+
 
 Reconcile = Callable[[Cluster, Json], float | None]
 Key = tuple[str, str, str]
 """Kind, namespace and name."""
 
 _RECONCILE: dict[str, Reconcile] = {
-    "Deployment": deployments.reconcile,
+    "Deployment": reconcile_deployment,
     "Job": jobs.reconcile,
-    "JobSet": jobsets.reconcile,
-    "LeaderWorkerSet": leaderworkersets.reconcile,
-    "Node": nodes.reconcile,
-    "ReplicaSet": replicasets.reconcile,
+    "JobSet": reconcile_job_set,
+    "LeaderWorkerSet": reconcile_leader_worker_set,
+    "Node": reconcile_node,
+    "ReplicaSet": reconcile_replica_set,
     "StatefulSet": statefulsets.reconcile,
 }
 _OF_CLAIMS: dict[str, Reconcile] = {"Pod": claims.make, "ResourceClaim": claims.clean}
@@ -80,7 +170,7 @@ class ControllerManager:
 
     def _step(self, key: Key) -> float | None:
         if key == _GARBAGE:
-            garbage.collect(self._cluster)
+            collect(self._cluster)
             return None
         kind, namespace, name = key
         if kind in _OF_CLAIMS:
@@ -91,7 +181,7 @@ class ControllerManager:
         if reconcile is None or owner is None:
             return None
         if deleting(owner):
-            garbage.collect(self._cluster)
+            collect(self._cluster)
             return None
         return reconcile(self._cluster, owner)
 

@@ -7,8 +7,17 @@ templates and no partitions.
 from dataclasses import dataclass
 
 from gpushare_localcluster.client import Json
-from gpushare_localcluster.controllers.cluster import RETRY, Cluster, deleting, hashed, name
-from gpushare_localcluster.controllers.pods import active, counted, phase, wait_until_available
+from gpushare_localcluster.controllers.cluster import (
+    RETRY,
+    Cluster,
+    active,
+    counted,
+    deleting,
+    hashed,
+    name,
+    phase,
+    wait_until_available,
+)
 
 _REVISION = "controller-revision-hash"
 """Label of a pod: the name of the template from which the pod was made."""

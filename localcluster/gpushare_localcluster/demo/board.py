@@ -11,8 +11,8 @@ from typing import Any
 
 from gpushare.wire.annotations import ALIYUN, strict_number
 from gpushare_localcluster.client import ApiClient
-from gpushare_localcluster.grants import asked_units, granted_devices
 from gpushare_localcluster.informer import Informer
+from gpushare_localcluster.pod_status import asked_units, granted_devices
 
 Json = dict[str, Any]
 

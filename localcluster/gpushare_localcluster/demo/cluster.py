@@ -15,26 +15,26 @@ import yaml
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
-from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.client import ApiClient, HttpClient
 from gpushare_localcluster.controllers.manager import ControllerManager
 from gpushare_localcluster.demo import device_plugins
 from gpushare_localcluster.demo.autoscaling import Autoscaling
 from gpushare_localcluster.demo.board import Board
-from gpushare_localcluster.demo.claims import DRIVER, claims_scheduler_config
-from gpushare_localcluster.demo.cycle_log import LastCycles
-from gpushare_localcluster.demo.manifests import free_lease_document, metrics_endpoints_document
+from gpushare_localcluster.demo.manifests import (
+    DRIVER,
+    claims_scheduler_config,
+    free_lease_document,
+    metrics_endpoints_document,
+)
 from gpushare_localcluster.demo.processes import DemoProcess, ExtenderProcess, free_port
 from gpushare_localcluster.demo.report import Report
 from gpushare_localcluster.demo.runner import Runner
 from gpushare_localcluster.demo.scheduler_file import with_extender
 from gpushare_localcluster.devices.admission import Devices
-from gpushare_localcluster.heartbeat import Heartbeat
-from gpushare_localcluster.http_client import HttpClient
-from gpushare_localcluster.kubelet import Kubelet
-from gpushare_localcluster.scheduler.config import options_from
-from gpushare_localcluster.scheduler.schedule_one import Tracer
+from gpushare_localcluster.kubelet import Heartbeat, Kubelet
+from gpushare_localcluster.scheduler.profiles import options_from
 from gpushare_localcluster.scheduler.scheduler import Scheduler
-from gpushare_localcluster.scheduler.trace import CycleTrace
+from gpushare_localcluster.scheduler.trace import CycleTrace, LastCycles, Tracer
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _ENDPOINTS = "/api/v1/namespaces/kube-system/endpoints"

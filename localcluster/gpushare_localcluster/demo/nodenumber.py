@@ -10,8 +10,7 @@ from threading import Timer
 
 from gpushare.wire.fields import Fields
 from gpushare_localcluster.scheduler.cache import NodeInfo
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import SKIP, SUCCESS, Code, Status
+from gpushare_localcluster.scheduler.framework import SKIP, SUCCESS, Code, CycleState, Status
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from gpushare.errors import GpuShareError
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0

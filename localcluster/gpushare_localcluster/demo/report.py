@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from gpushare_localcluster.demo.board import Json, PodState
-from gpushare_localcluster.grants import granted
+from gpushare_localcluster.pod_status import granted
 from gpushare_localcluster.scheduler.cycle import Decision
 from gpushare_localcluster.scheduler.trace import CycleTrace
 

@@ -23,9 +23,8 @@ from gpushare.wire.inventory import mib_of
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES
 from gpushare_localcluster.devices.admission import AdmissionError, Devices, Json, Told
-from gpushare_localcluster.devices.manager import DeviceManager
-from gpushare_localcluster.devices.sockets import HEALTHY
-from gpushare_localcluster.grants import asked_units
+from gpushare_localcluster.devices.manager import HEALTHY, DeviceManager
+from gpushare_localcluster.pod_status import asked_units
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 from random import Random
 
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.diagnosis import NO_NODES, unschedulable_message
 from gpushare_localcluster.scheduler.extender import ExtenderError
-from gpushare_localcluster.scheduler.framework import Code, PluginError, Status
+from gpushare_localcluster.scheduler.framework import (
+    NO_NODES,
+    Code,
+    CycleState,
+    PluginError,
+    Status,
+    unschedulable_message,
+)
 from gpushare_localcluster.scheduler.handle import Handle, Nominated
 from gpushare_localcluster.scheduler.objects import PodView
 from gpushare_localcluster.scheduler.runtime import Framework

@@ -8,9 +8,8 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from gpushare.errors import ApiError
-from gpushare_localcluster.api.records import timestamp
-from gpushare_localcluster.client import ApiClient
-from gpushare_localcluster.event_writer import write_event
+from gpushare_localcluster.api.objects import timestamp
+from gpushare_localcluster.client import ApiClient, write_event
 from gpushare_localcluster.scheduler.objects import Json, PodView
 
 log = logging.getLogger(__name__)

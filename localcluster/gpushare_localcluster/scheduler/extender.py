@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.wire.scheduler.config import ExtenderConfig
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare_localcluster.scheduler.candidates import Candidate
 from gpushare_localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare_localcluster.scheduler.objects import Json, PodView
 
@@ -33,6 +32,15 @@ _HEADERS = {
 
 class ExtenderError(Exception):
     """A failed call to an extender; the text goes into the pod's event."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A node, the victims (the most important first), and the number of protected victims."""
+
+    node: str
+    pods: tuple[PodView, ...] = ()
+    violations: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,6 @@ class HttpExtender:
         do.
         """
         return not self._managed or bool(self._managed & pod.resource_names)
-
-    @property
-    def is_binder(self) -> bool:
-        """Whether the extender binds the pods of its interest."""
-        return bool(self.config.bind_verb)
 
     def filter(self, pod: PodView, nodes: Sequence[NodeInfo]) -> FilterResult:
         """Return the nodes that pass. Raises ExtenderError."""

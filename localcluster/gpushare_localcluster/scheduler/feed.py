@@ -12,9 +12,9 @@ from gpushare_localcluster.scheduler.cluster_events import (
     node_actions,
     pod_actions,
 )
+from gpushare_localcluster.scheduler.handle import WaitingPods
 from gpushare_localcluster.scheduler.objects import Json, PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.queue import SchedulingQueue
-from gpushare_localcluster.scheduler.waiting import WaitingPods
 
 
 class Feed:

@@ -1,22 +1,101 @@
-"""The choice of victims for a pod that fits nowhere, as in kube-scheduler.
+"""DefaultPreemption: the choice of victims for a pod that fits nowhere, and their eviction.
 
 A dry run with the in-tree filters only, node by node; then the extenders that preempt change the
-candidates; then the best candidate is chosen. Texts are those of kube-scheduler. The evictions are
-in eviction.py.
+candidates; then the best candidate is chosen. Orders, texts and writes are those of kube-scheduler
+(pickOneNodeForPreemption, MoreImportantPod): the condition DisruptionTarget, a DELETE with the
+victim's own grace period, an event, and status.nominatedNodeName of the pending pod. The pod is
+tried again after the end of the victims.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, SettingsError
 from gpushare.wire.budgets import DisruptionBudget
+from gpushare.wire.fields import Fields, number
+from gpushare_localcluster.api.objects import timestamp
+from gpushare_localcluster.client import ApiClient, Json
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare_localcluster.scheduler.candidates import Candidate, best, importance
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.diagnosis import unschedulable_message
-from gpushare_localcluster.scheduler.extender import ExtenderError, HttpExtender
-from gpushare_localcluster.scheduler.framework import Code, Status
+from gpushare_localcluster.scheduler.extender import Candidate, ExtenderError, HttpExtender
+from gpushare_localcluster.scheduler.framework import (
+    Code,
+    CycleState,
+    Status,
+    unschedulable_message,
+)
+from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView
 from gpushare_localcluster.scheduler.runtime import Framework
+
+_NEVER_STARTED = "9999-12-31T23:59:59Z"
+_OFFSET = 2**31
+
+
+def importance(pod: PodView) -> tuple[int, str]:
+    """Return a sort key, the most important first: higher priority, then started earlier."""
+    return (-pod.priority, started(pod))
+
+
+def started(pod: PodView) -> str:
+    """Return the start time of the pod as sortable text; a pod without one comes last."""
+    return str((pod.raw.get("status") or {}).get("startTime") or _NEVER_STARTED)
+
+
+def best(candidates: Sequence[Candidate]) -> Candidate:
+    """Return the candidate with the least important victims; each candidate has a victim.
+
+    The priority of the first victim counts as the highest.
+    """
+
+    def loss(candidate: Candidate) -> tuple[int, int, int, int]:
+        priorities = [pod.priority for pod in candidate.pods]
+        total = sum(priority + _OFFSET for priority in priorities)
+        return (candidate.violations, priorities[0], total, len(priorities))
+
+    min_loss = min(loss(candidate) for candidate in candidates)
+    equal = [candidate for candidate in candidates if loss(candidate) == min_loss]
+    return max(equal, key=_earliest)
+
+
+def _earliest(candidate: Candidate) -> str:
+    """Return the earliest start among the victims of the highest priority."""
+    highest = max(pod.priority for pod in candidate.pods)
+    return min(started(pod) for pod in candidate.pods if pod.priority == highest)
+
+
+Told = Callable[[PodView, str], None]
+
+
+class Evictor:
+    """Evicts through the API server. report: called with each victim and the text of the event."""
+
+    def __init__(self, api: ApiClient, report: Told) -> None:
+        self._api = api
+        self._told = report
+
+    def carry_out(self, pod: PodView, candidate: Candidate) -> None:
+        """Evict the victims and nominate the pod. Raises ApiError."""
+        for victim in candidate.pods:
+            self._evict(victim, pod, candidate.node)
+        change = {"status": {"nominatedNodeName": candidate.node}}
+        self._api.patch(f"{pod.path}/status", change)
+
+    def _evict(self, victim: PodView, pod: PodView, node: str) -> None:
+        condition: Json = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{pod.scheduler_name}: preempting to accommodate a higher priority pod",
+            "lastProbeTime": None,
+            "lastTransitionTime": timestamp(),
+        }
+        try:
+            self._api.patch(f"{victim.path}/status", {"status": {"conditions": [condition]}})
+            self._api.delete(victim.path, uid=victim.uid)
+        except (ApiNotFound, ApiConflict):
+            return  # the victim has ended, or another pod has its name
+        self._told(victim, f"Preempted by pod {pod.uid} on node {node}")
+
 
 log = logging.getLogger(__name__)
 
@@ -234,3 +313,49 @@ def _checked(
         elif not extender.config.ignorable:
             raise ExtenderError(f'expected at least one victim pod on node "{candidate.node}"')
     return remaining
+
+
+class DefaultPreemption:
+    """Chooses victims and evicts them.
+
+    args: `minCandidateNodesPercentage` (10) and `minCandidateNodesAbsolute` (100).
+    """
+
+    name = "DefaultPreemption"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        percent = number(args or {}, "minCandidateNodesPercentage", default=10)
+        min_nodes = number(args or {}, "minCandidateNodesAbsolute", default=100)
+        if not 0 <= percent <= 100 or min_nodes < 0 or percent == min_nodes == 0:
+            raise SettingsError(
+                "minCandidateNodesPercentage is from 0 to 100, minCandidateNodesAbsolute is not"
+                " negative, and one of them is not zero"
+            )
+        self._handle = handle or Handle()
+        self._preemption = Preemption(
+            self._handle.extenders,
+            self._handle.budgets,
+            nominated=self._handle.nominated,
+            enough=(percent, min_nodes),
+            empty_candidates=self._handle.empty_candidates,
+        )
+
+    def post_filter(
+        self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
+    ) -> Status:
+        """Evict victims; return Success, or the reason for no eviction, after `preemption: `."""
+        framework = self._handle.profiles[pod.scheduler_name]
+        try:
+            candidate = self._preemption.choose(
+                framework, state, pod, self._handle.snapshot, statuses
+            )
+            self._handle.evict(pod, candidate)
+        except NoPreemption as reason:
+            return Status(Code.UNSCHEDULABLE, (f"preemption: {reason}",))
+        except ApiError as error:
+            return Status(Code.ERROR, (f"preemption: {error}",))
+        text = f"found a potential placement for pod on node {candidate.node}"
+        return Status(
+            Code.SUCCESS, (f"preemption: {text}, preempting {len(candidate.pods)} victims",)
+        )

@@ -1,4 +1,4 @@
-"""From a profile in a configuration file to its framework, with the plug-ins of each point.
+"""The options of a scheduler, and from a profile in its file to a framework with its plug-ins.
 
 The defaults, and the meaning of `enabled`, `disabled`, `*` and `multiPoint`, are those of
 kube-scheduler (mergePluginSet and expandMultiPointPlugins of 1.37). A plug-in of kube-scheduler
@@ -7,16 +7,65 @@ that the small scheduler lacks is left out with a warning; an unknown plug-in is
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from gpushare.errors import SettingsError
 from gpushare.wire.fields import Fields
+from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
 from gpushare.wire.scheduler.policy import POLICY
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 from gpushare_localcluster.scheduler.framework import POINTS, Plugin, joins
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.plugins.registry import DEFAULTS, IN_TREE, NOT_BUILT, Factory
 from gpushare_localcluster.scheduler.runtime import Framework
+
+
+@dataclass(frozen=True)
+class SchedulerOptions:
+    """Options of one scheduler. Backoffs in seconds; `seed` makes the breaking of ties repeatable.
+
+    `empty_candidates`: see Preemption.
+    """
+
+    extenders: tuple[ExtenderConfig, ...] = ()
+    profiles: tuple[Profile, ...] = (Profile(),)
+    initial_backoff: float = 1.0
+    max_backoff: float = 10.0
+    seed: int | None = None
+    empty_candidates: bool = True
+
+    @property
+    def scheduler_names(self) -> frozenset[str]:
+        """The scheduler names of the profiles."""
+        return frozenset(profile.scheduler_name for profile in self.profiles)
+
+    @property
+    def ignored_resources(self) -> frozenset[str]:
+        """Resources counted only by an extender (managedResources with ignoredByScheduler)."""
+        return frozenset(
+            item.name
+            for extender in self.extenders
+            for item in extender.managed_resources
+            if item.ignored_by_scheduler
+        )
+
+
+def options_from(config: SchedulerConfig, *, seed: int | None = None) -> SchedulerOptions:
+    """Return the options in a configuration file. Raises SettingsError for an unsupported one."""
+    for extender in config.extenders:
+        if not extender.url_prefix.startswith("http://"):
+            raise SettingsError(
+                f"{extender.url_prefix}: the local cluster's scheduler calls extenders by http only"
+            )
+    return SchedulerOptions(
+        extenders=config.extenders,
+        profiles=config.profiles,
+        initial_backoff=config.pod_initial_backoff,
+        max_backoff=config.pod_max_backoff,
+        seed=seed,
+    )
+
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import TypeVar
 from gpushare_localcluster.scheduler import framework as fwk
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.cluster_events import ANY_EVENT, Change, Resource
-from gpushare_localcluster.scheduler.cycle_state import CycleState
 from gpushare_localcluster.scheduler.framework import (
     MAX_NODE_SCORE,
     SUCCESS,
     Code,
+    CycleState,
     NodeNames,
     Plugin,
     PluginError,

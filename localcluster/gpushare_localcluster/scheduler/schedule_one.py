@@ -1,34 +1,33 @@
 """One pod after another: scheduling cycle, binding cycle, and the handling of failures.
 
 As in kube-scheduler's schedule_one.go, scheduling cycles run one at a time, bindings beside the
-next cycles. No call to the API server or an extender is made under the queue's lock.
+next cycles: Permit's wait, PreBind, Bind (by the first interested extender that binds, else by a
+plug-in) and PostBind. No call to the API server or an extender is made under the queue's lock.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from gpushare_localcluster.client import ApiClient
-from gpushare_localcluster.scheduler import trace
-from gpushare_localcluster.scheduler.binding_cycle import BindingCycle
 from gpushare_localcluster.scheduler.cache import Cache
 from gpushare_localcluster.scheduler.cluster_events import Action, Change, Resource
 from gpushare_localcluster.scheduler.cycle import CycleError, Decision, FitError, SchedulingCycle
-from gpushare_localcluster.scheduler.diagnosis import unschedulable_message
 from gpushare_localcluster.scheduler.events import EventRecorder, write_condition, write_nomination
 from gpushare_localcluster.scheduler.extender import PLUGIN_NAME
-from gpushare_localcluster.scheduler.framework import Code, Status
-from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.framework import SUCCESS, Code, Status, unschedulable_message
+from gpushare_localcluster.scheduler.handle import Handle, WaitingPod
 from gpushare_localcluster.scheduler.objects import PodView
 from gpushare_localcluster.scheduler.queue import QueuedPod, SchedulingQueue
-from gpushare_localcluster.scheduler.waiting import WaitingPod
+from gpushare_localcluster.scheduler.trace import Tracer, decided, waiting
 
 log = logging.getLogger(__name__)
 
+
 Observer = Callable[[Decision], None]
-Tracer = Callable[[trace.CycleTrace], None]
 
 _STOP_SECONDS = 10.0
 """Seconds in which running bindings may end when the scheduler stops."""
@@ -62,7 +61,6 @@ class ScheduleOne:
         self._observer = observer
         self._tracer = tracer
         self._cycle = SchedulingCycle(handle, random)
-        self._binding = BindingCycle(handle)
         self._binders: set[threading.Thread] = set()
 
     def run(self, entry: QueuedPod) -> None:
@@ -92,7 +90,7 @@ class ScheduleOne:
         try:
             decision = self._cycle.decide(pod, self._cache.snapshot())
         except (FitError, CycleError) as error:
-            self._tracer(trace.waiting(pod, error))
+            self._tracer(waiting(pod, error))
             if isinstance(error, FitError):
                 self._rejected(entry, str(error), error.rejected_by)
             else:
@@ -132,13 +130,13 @@ class ScheduleOne:
     def _bind(self, entry: QueuedPod, decision: Decision) -> None:
         pod = decision.pod
         try:
-            status = self._binding.run(decision)
+            status = self._bound(decision)
         except Exception:
             log.exception("binding failed pod=%s node=%s", pod.key, decision.node)
             status = Status(Code.ERROR, ("internal error while binding",))
         self._binders.discard(threading.current_thread())
         if status.ok:
-            self._tracer(trace.decided(decision, status))
+            self._tracer(decided(decision, status))
             with self._changed:
                 self._queue.done(pod.uid)
             self._activate_asked(decision)
@@ -151,6 +149,33 @@ class ScheduleOne:
             self._queue.move(deletion, time.monotonic())
         self._failed(entry, decision, status)
 
+    def _bound(self, decision: Decision) -> Status:
+        """Return Success for a bound pod, else the objection."""
+        pod, state, node = decision.pod, decision.state, decision.node
+        framework, status = self._handle.profiles[pod.scheduler_name], SUCCESS
+        if waiting_pod := self._handle.waiting_pods.get(pod.uid):
+            try:
+                status = waiting_pod.wait()
+            finally:
+                self._handle.waiting_pods.remove(pod.uid)
+        if status.ok:
+            status = framework.run_pre_bind(state, pod, node)
+        if status.ok:
+            status = self._bound_by_extender(decision) or framework.run_bind(state, pod, node)
+        if status.ok:
+            framework.run_post_bind(state, pod, node)
+        return status
+
+    def _bound_by_extender(self, decision: Decision) -> Status | None:
+        """Return the answer of the first extender that binds such pods, None for none."""
+        for extender in self._handle.extenders:
+            if extender.config.bind_verb and extender.is_interested(decision.pod):
+                status = extender.bind(decision.pod, decision.node)
+                if status.ok or not extender.config.ignorable:
+                    return replace(status, plugin=extender.name)
+                log.warning("bind skipped url=%s error=%s", extender.name, status.message)
+        return None
+
     def _activate_asked(self, decision: Decision) -> None:
         """Activate the pods that plug-ins requested; each request counts once."""
         if requested_pods := decision.state.pods_to_activate:
@@ -159,7 +184,7 @@ class ScheduleOne:
 
     def _failed(self, entry: QueuedPod, decision: Decision, status: Status) -> None:
         """Requeue the pod, either as rejected by the one node or with an error."""
-        self._tracer(trace.decided(decision, status))
+        self._tracer(decided(decision, status))
         if status.rejected:
             message = unschedulable_message(1, {decision.node: status})
             self._rejected(entry, message, frozenset({status.plugin}))

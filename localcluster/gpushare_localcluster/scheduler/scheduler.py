@@ -17,17 +17,17 @@ from gpushare_localcluster.informer import Informer
 from gpushare_localcluster.scheduler.cache import Cache
 from gpushare_localcluster.scheduler.claims import WATCHED
 from gpushare_localcluster.scheduler.cluster_events import Action, Change, Resource
-from gpushare_localcluster.scheduler.config import SchedulerOptions
 from gpushare_localcluster.scheduler.events import EventRecorder
-from gpushare_localcluster.scheduler.eviction import Evictor
 from gpushare_localcluster.scheduler.extender import HttpExtender
 from gpushare_localcluster.scheduler.feed import Feed
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView
 from gpushare_localcluster.scheduler.others import SELECTING, OtherObjects
-from gpushare_localcluster.scheduler.profiles import build_frameworks
+from gpushare_localcluster.scheduler.preemption import Evictor
+from gpushare_localcluster.scheduler.profiles import SchedulerOptions, build_frameworks
 from gpushare_localcluster.scheduler.queue import QueuedPod, SchedulingQueue
-from gpushare_localcluster.scheduler.schedule_one import Observer, ScheduleOne, Tracer
+from gpushare_localcluster.scheduler.schedule_one import Observer, ScheduleOne
+from gpushare_localcluster.scheduler.trace import Tracer
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,18 @@
-"""The trace of one scheduling cycle of one pod, stage by stage: as lines, and as JSON.
+"""The trace of one scheduling cycle of one pod, stage by stage, and the last cycles of all.
 
-The stages have kube-scheduler's names.
+A trace is text or JSON; the stages have kube-scheduler's names. A file of cycles has one JSON
+object per line.
 """
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from gpushare.errors import SettingsError
 from gpushare_localcluster.scheduler.cycle import CycleError, Decision, FitError, Scores
 from gpushare_localcluster.scheduler.framework import Code, Status
 from gpushare_localcluster.scheduler.objects import Json, PodView
@@ -86,6 +93,9 @@ class CycleTrace:
             yield _line(stage or "Bind", self.outcome.message)
 
 
+Tracer = Callable[[CycleTrace], None]
+
+
 def waiting(pod: PodView, error: FitError | CycleError) -> CycleTrace:
     """Return the cycle of a pod without a node, or with a failed decision."""
     if isinstance(error, FitError):
@@ -109,3 +119,52 @@ def decided(decision: Decision, outcome: Status) -> CycleTrace:
 
 def _line(stage: str, text: str) -> str:
     return f"  {stage.ljust(_WIDTH)} {text}"
+
+
+_MOST_KEPT = 1000
+
+
+class LastCycles:
+    """The last cycles, for expectations; any thread may add cycles."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cycles = deque[CycleTrace](maxlen=_MOST_KEPT)
+
+    def add(self, cycle: CycleTrace) -> None:
+        """Add an ended cycle."""
+        with self._lock:
+            self._cycles.append(cycle)
+
+    def clear(self) -> None:
+        """Remove all cycles, before another scenario."""
+        with self._lock:
+            self._cycles.clear()
+
+    def all(self) -> Sequence[CycleTrace]:
+        """Return the cycles in the order of their ends."""
+        with self._lock:
+            return tuple(self._cycles)
+
+
+@contextlib.contextmanager
+def cycle_log(file: Path | None) -> Iterator[Tracer]:
+    """Yield a function that writes a cycle, from any thread; without a file it does nothing.
+
+    Raises SettingsError for a file that cannot be written.
+    """
+    if file is None:
+        yield lambda _cycle: None
+        return
+    lock = threading.Lock()
+    try:
+        out = file.open("w", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}") from error
+
+    def write(cycle: CycleTrace) -> None:
+        with lock:
+            print(json.dumps(cycle.document()), file=out, flush=True)
+
+    with out:
+        yield write

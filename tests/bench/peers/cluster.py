@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.client import HttpClient
 from tests.e2e.objects import COUNT, MEM, NODES, PODS
 from tests.e2e.plane import EXTENDER, Plane
 

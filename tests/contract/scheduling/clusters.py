@@ -15,15 +15,14 @@ import yaml
 
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare_localcluster.api.apiserver import ApiServer
-from gpushare_localcluster.api.podlogs import PodLogs
+from gpushare_localcluster.api.reading import PodLogs
 from gpushare_localcluster.api.store import Store
-from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.client import ApiClient, HttpClient
 from gpushare_localcluster.demo.board import Board
 from gpushare_localcluster.demo.report import Report
 from gpushare_localcluster.demo.runner import Runner
-from gpushare_localcluster.http_client import HttpClient
 from gpushare_localcluster.kubelet import Kubelet
-from gpushare_localcluster.scheduler.config import options_from
+from gpushare_localcluster.scheduler.profiles import options_from
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.extender import RealExtender

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare_localcluster.api.apiserver import ApiServer
-from gpushare_localcluster.api.podlogs import PodLogs
+from gpushare_localcluster.api.reading import PodLogs
 from gpushare_localcluster.api.store import Store
 from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.controllers.manager import ControllerManager
 from gpushare_localcluster.kubelet import Kubelet
-from gpushare_localcluster.scheduler.config import options_from
+from gpushare_localcluster.scheduler.profiles import options_from
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.contract.apiserver.client import Api
 from tests.contract.kubectl import Server

@@ -11,8 +11,7 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from gpushare_localcluster.api.objects import Object
-from gpushare_localcluster.api.records import Record
+from gpushare_localcluster.api.objects import Object, Record
 from tests.integration.cluster import LEASES, MEM, NODES, PODS, Cluster
 from tests.integration.oracle import expected_inspect, over_capacity
 from tests.integration.process import Extender

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from gpushare.core.states.entry import Phase
 from gpushare.extender.follow import auditor
 from gpushare.extender.follow.auditor import LEAKED, Auditor, UnconfirmedFindings
 from tests.simulation.mutants.museum import mutant
@@ -48,7 +49,10 @@ def _frees_leaks(original: Any) -> Any:
 )
 def frees_binds_under_way(original: Any) -> Any:
     def compare_pods(resource: str, entries: Any, listed: Any, unread: Any) -> Any:
-        bound_entries = {uid: replace(entry, assumption=None) for uid, entry in entries.items()}
+        bound_entries = {
+            uid: replace(entry, assumption=None, phase=Phase.BOUND)
+            for uid, entry in entries.items()
+        }
         return original(resource, bound_entries, listed, unread)
 
     return compare_pods

@@ -33,7 +33,7 @@ def charges_after_success(original: Any) -> Any:
         self._store.check_fits(ref.uid, request, allocation)
         uuids = self._store.nodes[allocation.node].spec.uuids
         device_uuids = tuple(uuids[device] for device in allocation.devices) if any(uuids) else ()
-        return replace(allocation, uuids=device_uuids)
+        return replace(allocation, uuids=device_uuids), 0
 
     del original
     return assume
@@ -55,8 +55,7 @@ def takes_by_an_old_look(original: Any) -> Any:
         allocation = decide.place(view, node, request, books.ranking(request))
         assume = ledger.assume
         with patch.object(Store, "check_fits", lambda *_: None):
-            allocation = assume(ref, request, allocation, now, stamp=stamp)
-        return allocation, int(view.capacity[view.row[node], allocation.devices[0]])
+            return assume(ref, request, allocation, now, stamp=stamp)
 
     return charge
 
@@ -129,7 +128,7 @@ def keeps_what_was_refused(original: Any) -> Any:
     def forget(self: Any, uid: str, _: str) -> None:
         entry = self._store.entry(uid)
         if entry and entry.assumption:
-            self._store.put(uid, replace(entry, assumption=None))
+            self._store.put(uid, replace(entry, assumption=None, phase=Phase.BOUND))
 
     return forget
 

@@ -8,7 +8,8 @@ import numpy as np
 from gpushare.core import decide, ranking
 from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, Request
-from gpushare.core.snapshot import NodeArrays, Snapshot
+from gpushare.core.node_arrays import NodeArrays
+from gpushare.core.snapshot import Snapshot
 from gpushare.wire import pods
 from tests.simulation.mutants.museum import mutant
 
@@ -57,8 +58,9 @@ def _reserves_by_memory(original: Any) -> Any:
 
 
 def _looks_at_two_devices(original: Any) -> Any:
-    def has_room(snapshot: Any, rows: Any, request: Any) -> Any:
-        memory = original(snapshot, rows, replace(request, percents=compute(0)))
+    def has_room(snapshot: Any, rows: Any, request: Any, *, pairing: bool = False) -> Any:
+        by_memory = replace(request, percents=compute(0))
+        memory = original(snapshot, rows, by_memory, pairing=pairing)
         free_cores = ALL_CORES - snapshot.cores_used[rows]
         return memory & np.any(free_cores >= request.cores, axis=1)[:, None]
 

@@ -95,7 +95,7 @@ def withdraws_what_another_did(original: Any) -> Any:
         "test_one_that_dies_at_any_call_is_followed_by_one_that_moves_nobody_twice")  # fmt: skip
 def writes_down_too_late(original: Any) -> Any:
     def late(self: Mover, record: MoveRecord) -> None:
-        if record.under_way(self._wall()) is None:
+        if record.under_way(self.wall()) is None:
             original(self, record)
 
     return late

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from gpushare.core import snapshot
+from gpushare.core import node_arrays
 from gpushare.core.model import ANY_SHARERS, Request
-from gpushare.core.snapshot import NodeArrays, counts_of
+from gpushare.core.node_arrays import NodeArrays
+from gpushare.core.snapshot import counts_of
 from gpushare.wire import nodes
 from tests.simulation.mutants.museum import mutant
 
 
-@mutant("C22", "the books count the units beside a percentage", snapshot, "charged_units")
+@mutant("C22", "the books count the units beside a percentage", node_arrays, "charged_units")
 def charges_the_units_alone(original: Any) -> Any:
     del original
     return lambda units, percents, capacity=0: units

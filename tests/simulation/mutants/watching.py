@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.snapshot import NodeArrays, Snapshot
+from gpushare.core.node_arrays import NodeArrays
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.states import records
 from gpushare.core.states.entry import Entry, Phase
 from gpushare.core.states.phases import ASSUMED

@@ -8,14 +8,16 @@ import pytest
 import yaml
 
 from gpushare.cli.running_extender import read_held
+from gpushare.cli.whatif import main as whatif
 from gpushare.core.model import PodRef, Request
 from gpushare.daemon.health import HealthServer
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.tell.metrics import Metrics
-from gpushare.wire.claimant import Claimant
+from gpushare.wire.held import HeldPlace, encode_held
+from gpushare.wire.pods import Claimant
 from tests.support.scripted_api import ScriptedApi
-from tests.unit.cli.fake_kubectl import FakeKubectl, node, pod
+from tests.unit.cli.fake_kubectl import FakeKubectl, node, pending, pod
 from tests.unit.extender.kit import managed_resource
 
 Inspect = Callable[..., tuple[int, str, str]]
@@ -82,6 +84,37 @@ def test_the_wide_form_has_a_table_and_the_default_form_has_none(
     assert "HELD FOR  NAMESPACE  GPU Memory(GiB)  NODE  UNTIL\n" in out
     assert "HELD" not in inspect("--extender", extender)[1]
     assert "HELD" not in inspect("-o", "wide")[1]
+
+
+def test_whatif_places_waiting_pods_where_they_are_held(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str], extender: str
+) -> None:
+    pods = [pod("p", "a"), pending("late", 16), pending("far", 6, namespace="team")]
+    kubectl.cluster([node("a"), node("b")], pods, page=500)
+    shown: dict[tuple[str, ...], dict[str, object]] = {}
+    all_flags: list[tuple[str, ...]] = [(), ("--extender", extender)]
+    for flags in all_flags:
+        assert whatif(["--pods", "16GiB", *flags, "-o", "json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        shown[flags] = {item["name"]: item["on"] for item in answer["waiting"]}
+    without, with_holds = shown.values()
+    assert without["team/far"] == [{"node": "a", "pods": 1}]
+    assert with_holds["team/far"] == [{"node": "b", "pods": 1}]
+    assert whatif(["--pods", "1GiB", "--extender", "http://127.0.0.1:1"]) == 0
+    assert "what is held is not known: http://127.0.0.1:1" in capsys.readouterr().out
+    for wrong in (["x"], [extender, "--nodes", "n.csv"]):
+        assert whatif(["--pods", "1GiB", "--extender", *wrong]) == 2
+
+
+def test_whatif_says_that_reserved_places_count_as_free(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str], explainer: Explainer, extender: str
+) -> None:
+    kubectl.cluster([node("a")], [], page=500)
+    place = HeldPlace(PodRef("team", "x", "u"), "a", 6, 1, 9.0, reserved_since=1.0)
+    body = encode_held("GiB", {"aliyun.com/gpu-mem": [place]})
+    explainer.held = lambda: (200, body)  # type: ignore[method-assign]
+    assert whatif(["--pods", "1GiB", "--extender", extender]) == 0
+    assert "free parts of reserved places count as free: a" in capsys.readouterr().out
 
 
 def names(holds: list[dict[str, Any]]) -> list[str]:

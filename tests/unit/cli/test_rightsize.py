@@ -97,6 +97,7 @@ def test_a_namespace_whose_plug_in_is_not_scraped_has_no_figures(
 ) -> None:
     dark = {"namespace": "blue", "pod": "lamp-a", "workload": "Deployment/lamp"}
     answers: dict[str, Samples] = {
+        "count_over_time": (),
         "group by (namespace) (last_over_time(gpushare_pod_memory": [(dark, 1)],
         'gpushare_pod_memory_allocated_bytes{namespace="blue"}': [(dark, 1)],
         '{namespace="blue"}': (),
@@ -110,6 +111,25 @@ def test_a_namespace_whose_plug_in_is_not_scraped_has_no_figures(
     assert "blue: no figures of 1 of 1 pods: have it scrape the port health" in printed.err
     assert "red: no figures of 1 of 3 pods" in printed.err
     assert "red: a row for each of 3 pods whose workloads the extender does not" in printed.err
+
+
+def test_pods_that_ran_too_briefly_are_told_apart_from_those_that_nobody_measures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    far = {"pod": "far-b", "workload": "Deployment/far"}
+    answers: dict[str, Samples] = {
+        "count_over_time(gpushare_pod_memory_allocated_bytes": [({"pod": "far-b"}, 4)],
+        **ANSWERS,
+        "gpushare_pod_memory_allocated_bytes": [
+            *ANSWERS["gpushare_pod_memory_allocated_bytes"],
+            (far, 1),
+        ],
+    }
+    with prometheus_server(answers) as server:
+        assert main(["--prometheus", server.url, "--rightsize"]) == 0
+    warnings = capsys.readouterr().err
+    assert "red: no figures of 1 of 4 pods: they ran too briefly to be measured" in warnings
+    assert "red: no figures of 1 of 4 pods: have it scrape the port health" in warnings
 
 
 def test_without_names_of_workloads_each_pod_stands_for_itself(

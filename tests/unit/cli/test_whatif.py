@@ -596,6 +596,25 @@ def test_a_daemon_set_has_a_pod_on_each_node_of_a_table(
     assert "daemonset/d on b: 1 of 1 fit (1 on b)" in out
 
 
+def test_a_deployment_that_runs_asks_for_more_pods(
+    kubectl: FakeKubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = [pod("web-5d-a", "a"), pod("web-5d-b", "a"), pending("web-5d-c")]
+    for item in running:
+        item["metadata"]["labels"] = {"pod-template-hash": "5d"}
+    kubectl.cluster([node("a")], running, page=500)
+    kubectl.answers("config view --minify --output=jsonpath={..namespace}", "default")
+    manifest = tmp_path / "web.json"
+    for name, space, warns in (("web", {}, True), ("web", {"namespace": "x"}, False)):
+        metadata = {"name": name, **space}
+        spec = {"replicas": 2, "template": pod_json("x", 4)}
+        manifest.write_text(json.dumps({"kind": "Deployment", "metadata": metadata, "spec": spec}))
+        code, out, err = whatif(capsys, "--pods", str(manifest))
+        assert (code, "deployment/web: 2 of 2 fit" in out) == (0, True)
+        text = "Warning: Deployment web has 3 pods already, which keep their devices: the answer is"
+        assert err == (f"{text} about 2 more\n" if warns else "")
+
+
 def test_mistakes_of_pods_that_count_are_warned_of(
     kubectl: FakeKubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,10 +22,11 @@ from gpushare.core.model import (
     Reason,
     Request,
 )
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.node_filters import NodeState
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Scorer
-from gpushare.core.snapshot import NodeArrays, Snapshot
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.workload import PodClass, workload_of
 
 WORKLOAD = workload_of(
@@ -320,7 +321,7 @@ def expected_reason(cluster: Cluster, name: str, request: Request) -> Reason | N
     return Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
 
 
-def has_room(view: Snapshot, allocation: Allocation) -> bool:
+def fits_allocation(view: Snapshot, allocation: Allocation) -> bool:
     """Whether the allocation has room on the open devices of the node."""
     row = view.row[allocation.node]
     return all(

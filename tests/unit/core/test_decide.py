@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gpushare.core.decide import (
     BEST,
-    feasible,
     filter_nodes,
     place,
     room_for,
@@ -17,7 +16,7 @@ from gpushare.core.decide import (
 )
 from gpushare.core.model import Cards, Reason, Request
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import Snapshot
+from gpushare.core.snapshot import Snapshot, has_room
 from gpushare.errors import InsufficientMemory, UnknownNode
 from tests.unit.core.clusters import (
     POLICIES,
@@ -27,7 +26,7 @@ from tests.unit.core.clusters import (
     clusters,
     expected_devices,
     expected_reason,
-    has_room,
+    fits_allocation,
     needed_units,
     node,
     requests,
@@ -50,7 +49,7 @@ def test_the_mask_holds_just_the_devices_that_may_take_the_request(
     cluster: Cluster, request: Request
 ) -> None:
     view = cluster.snapshot()
-    mask = feasible(view, np.arange(len(view.names)), request)
+    mask = has_room(view, np.arange(len(view.names)), request, pairing=True)
     for name in cluster.names:
         open_devices = np.flatnonzero(mask[view.row[name]]).tolist()
         assert open_devices == expected_devices(cluster, name, request)
@@ -105,9 +104,9 @@ def test_bind_succeeds_exactly_where_filter_says_yes(
         allocation = place(view, name, request, Ranking(POLICIES[policy]))
         assert allocation.node == name
         assert list(allocation.devices) == sorted(set(allocation.devices))
-        assert allocation.units == (request.units,) * request.devices
+        assert [units for _, units in allocation.shares] == [request.units] * request.devices
         assert set(allocation.devices) <= set(expected_devices(cluster, name, request))
-        assert has_room(view, allocation)
+        assert fits_allocation(view, allocation)
     for name, reason in verdict.failed.items():
         with pytest.raises(InsufficientMemory, match=reason.value):
             place(view, name, request, Ranking(POLICIES[policy]))
@@ -146,7 +145,7 @@ def test_the_best_node_and_its_device_are_the_maximum_of_one_matrix(
     if best is None:
         return
     rows = np.arange(len(view.names))
-    mask = feasible(view, rows, request)
+    mask = has_room(view, rows, request, pairing=True)
     values = np.where(mask, ranking.score_devices(view, rows, request), -np.inf)
     assert values[view.row[best]].max() == values.max()
     chosen = place(view, best, request, Ranking(POLICIES[policy])).devices[0]
@@ -157,7 +156,7 @@ def test_the_best_node_and_its_device_are_the_maximum_of_one_matrix(
 def test_a_better_value_never_scores_lower(cluster: Cluster, request: Request, policy: str) -> None:
     view, ranking = cluster.snapshot(), Ranking(POLICIES[policy])
     rows = np.arange(len(view.names))
-    mask = feasible(view, rows, request)
+    mask = has_room(view, rows, request, pairing=True)
     values = np.where(mask, ranking.score_devices(view, rows, request), -np.inf).max(
         axis=1, initial=-np.inf
     )

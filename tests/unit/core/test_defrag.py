@@ -19,9 +19,10 @@ from gpushare.core.decide import best_row, place, rows_of
 from gpushare.core.defrag import MovablePod, MovePlan, Planner
 from gpushare.core.model import ANY_SHARERS, Apart, Charge, NodeSpec, Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import NodeArrays, Snapshot
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial_streams import mutable
 from tests.unit.core.clusters import POLICIES, node, with_share
 

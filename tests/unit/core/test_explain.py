@@ -266,7 +266,7 @@ def test_each_part_of_a_split_request_is_told_as_far_as_it_fits(
         assert world.fits(request.of_parts(explain_result.parts_now))
     all_items = [device for name in world.names for device in open_devices(world, name)]
     assert explain_result.with_memory == sum(
-        has - used >= charged_units(request.least, request.percents, has)
+        has - used >= charged_units(min(request.parts), request.percents, has)
         for has, used, *_ in all_items
     )
 

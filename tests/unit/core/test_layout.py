@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from gpushare.core.amounts import compute
 from gpushare.core.layout import GroupRows, Numbers
 from gpushare.core.model import Charge, NodeSpec, Reason, Request
-from gpushare.core.snapshot import NodeArrays, Snapshot
+from gpushare.core.node_arrays import NodeArrays
+from gpushare.core.snapshot import Snapshot
 from tests.unit.core.clusters import node
 
 NAMES = [f"n{number}" for number in range(6)]

@@ -9,8 +9,9 @@ from gpushare.core.amounts import compute
 from gpushare.core.decide import filter_nodes, place, take_best
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import ANY_NEIGHBOURS, FEW_NEIGHBOURS, Charge, Request
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.ranking import Ranking, Scorer
-from gpushare.core.snapshot import PODS, UNMETERED, NodeArrays
+from gpushare.core.snapshot import PODS, UNMETERED
 from tests.unit.core.clusters import POLICIES, Cluster, best_node, clusters, node, requests
 
 EVERY_POLICY = pytest.mark.parametrize("policy", sorted(POLICIES))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpushare.core.amounts import compute, memory_share
 from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.model import Apart, Charge, NodeSpec, Reason, Request
-from gpushare.core.snapshot import NodeArrays
+from gpushare.core.node_arrays import NodeArrays
 from tests.unit.core.clusters import APART, node
 
 NODES = (node("a", 16, 16, cpu=8000, memory=2**40), node("b", 8, closed=Reason.UNEVEN))

@@ -27,13 +27,14 @@ from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS, Node, Pod
 from gpushare.wire.pods import observe_pod
 from gpushare_localcluster.scheduler.cache import NodeInfo
-from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.framework import FilterPlugin
+from gpushare_localcluster.scheduler.framework import CycleState, FilterPlugin
 from gpushare_localcluster.scheduler.objects import read_node, read_pod
-from gpushare_localcluster.scheduler.plugins.node import NodeUnschedulable
-from gpushare_localcluster.scheduler.plugins.node_affinity import NodeAffinity
+from gpushare_localcluster.scheduler.plugins.node import (
+    NodeAffinity,
+    NodeUnschedulable,
+    TaintToleration,
+)
 from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
-from gpushare_localcluster.scheduler.plugins.taints import TaintToleration
 from tests.unit.core.clusters import node as make_node
 
 MEM = ALIYUN.resource

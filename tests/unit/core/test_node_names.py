@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.node_names import MAX_PARTS, KnownNames, NodeNames
-from gpushare.core.snapshot import NodeArrays
 from tests.unit.core.clusters import node
 
 

@@ -4,12 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.decide import best_row, feasible
+from gpushare.core.decide import best_row
 from gpushare.core.model import Charge, Pinned, Request
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.pairing import paired_devices
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import NodeArrays, Snapshot, has_room
+from gpushare.core.snapshot import Snapshot, has_room
 from tests.unit.core.clusters import node
 
 NAMES = ("a", "b", "c")
@@ -75,7 +76,7 @@ def test_what_is_kept_changes_no_answer(actions: list[tuple[str, str, Request | 
             # Somebody may still hold the snapshot before the last.
             for view in (views[-1], views[max(len(views) - 2, 0)], views[-1]):
                 rows = np.arange(len(view.names))
-                mask = feasible(view, rows, request)
+                mask = has_room(view, rows, request, pairing=True)
                 assert mask.tolist() == reference(view, request)
                 best = best_row(view, rows, request, ranking)
                 assert best == best_row(view, rows, request, Ranking(load_policy("binpack")))
@@ -102,9 +103,9 @@ def test_only_rows_with_changes_are_looked_at_again() -> None:
         return view
 
     view = look()
-    assert feasible(view, np.arange(50), request).sum() == 50
+    assert has_room(view, np.arange(50), request, pairing=True).sum() == 50
     assert sorted(looked) == list(range(50))
     looked.clear()
     arrays.add(Charge("n07", Request(1, 1), ((0, 1),)))
-    assert feasible(look(), np.arange(50), request).sum() == 50
+    assert has_room(look(), np.arange(50), request, pairing=True).sum() == 50
     assert looked == [7]

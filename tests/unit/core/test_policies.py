@@ -11,10 +11,10 @@ from hypothesis import given
 from gpushare.core.amounts import charged_units
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import Charge, Request
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import NodeArrays
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.errors import InsufficientMemory, SettingsError
 from tests.unit.core.clusters import (

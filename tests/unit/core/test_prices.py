@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.core.model import NodeSpec, Request
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.shadow_price.cpu_stranding import ETA, STEPS, index, stranded
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policies.shadow_price.residual_value import worth
 from gpushare.core.policies.shadow_price.scarcity import ScarceGoods, missed
-from gpushare.core.snapshot import Floats, NodeArrays
+from gpushare.core.snapshot import Floats
 from gpushare.core.workload import PodClass, workload_of
 from tests.unit.core.clusters import Cluster, clusters, node, requests
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from gpushare.core import ranking as module
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import Charge, Request
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import KeyedByShapes, Policy, load_policy
 from gpushare.core.ranking import Ranking, Scores
-from gpushare.core.snapshot import Floats, NodeArrays, Rows, Snapshot
+from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import PodClass, workload_of
 from gpushare.errors import RequestRefused
 from tests.unit.core.clusters import POLICIES, best_node, node, requests

@@ -15,10 +15,10 @@ from gpushare.core.decide import (
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Allocation, Charge, PodRef, Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, ranking
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.ranking import NoPreference, Ranking
-from gpushare.core.snapshot import NodeArrays
 from gpushare.core.states.entry import NodeBooks
 from gpushare.core.trial_streams import mutable
 from gpushare.errors import InsufficientMemory
@@ -155,6 +155,6 @@ def test_as_many_pods_go_as_there_are_too_many(limit: int, victims: list[str]) -
 def test_the_books_refuse_a_charge_beyond_the_limit() -> None:
     ledger = Ledger()
     ledger.node_changed(node("n", 16, max_sharers=1))
-    ledger.assume(PodRef("ns", "a", "a"), ONE, Allocation("n", (0,), (1,)), 0.0)
+    ledger.assume(PodRef("ns", "a", "a"), ONE, Allocation("n", ((0, 1),)), 0.0)
     with pytest.raises(InsufficientMemory, match="no room"):
-        ledger.assume(PodRef("ns", "b", "b"), ONE, Allocation("n", (0,), (1,)), 0.0)
+        ledger.assume(PodRef("ns", "b", "b"), ONE, Allocation("n", ((0, 1),)), 0.0)

@@ -24,7 +24,7 @@ from tests.unit.core.clusters import (
     POLICIES,
     Cluster,
     clusters,
-    has_room,
+    fits_allocation,
     needed_units,
     node,
     requests,
@@ -72,9 +72,10 @@ def test_it_fits_exactly_where_its_parts_can_be_laid_out(
     assert set(verdict.fit) == {name for name in cluster.names if laid_out(cluster, name, request)}
     for name in verdict.fit:
         allocation = place(view, name, request, Ranking(POLICIES[policy]))
-        assert sorted(allocation.units, reverse=True) == list(request.split)
+        units = [units for _, units in allocation.shares]
+        assert sorted(units, reverse=True) == list(request.split)
         assert list(allocation.devices) == sorted({*allocation.devices})
-        assert has_room(view, allocation)
+        assert fits_allocation(view, allocation)
         assert {*allocation.devices} <= {*wanted_devices(cluster, name, request)}
         if request.cores:
             assert {*allocation.devices} <= {*cluster.with_cores(name, request)}

@@ -7,8 +7,7 @@ from typing import Any
 import grpc
 
 from gpushare.device_plugin import kubelet_pb2 as pb
-from gpushare_localcluster.devices.manager import ContainerGrant, DeviceManager
-from gpushare_localcluster.devices.sockets import HEALTHY
+from gpushare_localcluster.devices.manager import HEALTHY, ContainerGrant, DeviceManager
 from tests.support.waiting import PATIENCE
 
 Json = dict[str, Any]

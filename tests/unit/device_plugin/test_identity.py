@@ -189,9 +189,10 @@ def test_of_containers_that_cannot_be_told_apart_none_has_the_others_compute_or_
 
 
 @pytest.mark.parametrize(
-    ("unlike", "cores", "units"), [({"cores": 50}, 0, 8), ({"memory_limit": 12}, 30, 4)]
+    ("unlike", "cores", "units"),
+    [({"cores": 50}, 0, 8), ({"memory_limit": 12}, 30, 8), ({"memory_limit": 0}, 30, 4)],
 )
-def test_containers_that_cannot_be_told_apart_keep_the_limits_that_are_alike(
+def test_containers_that_cannot_be_told_apart_keep_alike_compute_and_the_smallest_limit(
     unlike: dict[str, int], cores: int, units: int
 ) -> None:
     amounts = ({"cores": 30, "memory_limit": 8}, {"cores": 30, "memory_limit": 8} | unlike)

@@ -17,7 +17,7 @@ from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.scheduler_file import minor_of
 from gpushare.doctor.checks.server import rights_to_review
 from gpushare.doctor.facts import ListedPods
-from gpushare.doctor.finding import fail, ok, some
+from gpushare.doctor.finding import Check, some
 from gpushare.doctor.main import main, warn_once_of_unverified_tls
 from gpushare.doctor.objects import read_lease, read_node, read_pods
 from gpushare.doctor.report import as_document, as_text
@@ -193,7 +193,7 @@ def test_a_lease_of_odd_fields_is_held_by_nobody() -> None:
     assert (odd.holder, odd.duration, odd.renewed) == ("", 0.0, 0.0)
 
 
-FINDINGS = [ok("a", "fine"), fail("bee", "bro\x1b[31mken\nline", "mend it")]
+FINDINGS = [Check("a").ok("fine"), Check("bee").fail("bro\x1b[31mken\nline", "mend it")]
 
 
 def test_a_line_for_each_finding_that_moves_no_cursor() -> None:
@@ -204,7 +204,9 @@ def test_a_line_for_each_finding_that_moves_no_cursor() -> None:
 
 def test_a_long_line_goes_on_below_its_text() -> None:
     text = as_text(
-        [fail("bee", "one two three four five six seven", "mend it")], colours=False, columns=40
+        [Check("bee").fail("one two three four five six seven", "mend it")],
+        colours=False,
+        columns=40,
     )
     assert text.splitlines()[:2] == [
         "fail  bee  one two three four five six",

@@ -442,7 +442,7 @@ def test_a_bind_that_is_under_way_and_a_pod_that_has_ended_are_told() -> None:
     resource = filled(node("a", 16))
     pod = pod_json("x", 4)
     resource.ledger.assume(
-        pod_ref(read_pod(pod)), Request(4, 1), Allocation("a", (0,), (4,)), now=1.0
+        pod_ref(read_pod(pod)), Request(4, 1), Allocation("a", ((0, 4),)), now=1.0
     )
     line, *_ = told(pod, resource)
     assert line.endswith("team/x is being bound to a and asks for 4 GiB on one device"
@@ -492,6 +492,17 @@ def test_the_document_has_every_key_in_every_state() -> None:
     assert bound_pod["devices"] == [{"index": 0, "allocated": 10}]
     assert bound_pod["judgement"]["asOf"] == "now"
     assert [device["index"] for device in bound_pod["judgement"]["devices"]] == [0, 1]
+
+
+def test_the_document_has_the_charge_of_a_pod_that_asks_by_percentage() -> None:
+    share = placed("share", 1, "gpu-a", "1")
+    limits = share["spec"]["containers"][0]["resources"]["limits"]
+    limits["aliyun.com/gpu-mem.percentage"] = "50"
+    resource = filled(node("gpu-a", 16, 16), pods=(placed("x", 16, "gpu-a", "0"), share))
+    answer = document(explain_pod(read_pod(pod_json("late", 12)), [resource], "GiB"))
+    ((end,),) = (remedy["ends"] for remedy in answer["explanation"]["remedies"])
+    assert (end["name"], end["allocated"]) == ("share", 8)
+    assert end["devices"] == [{"index": 1, "allocated": 8}]
 
 
 @pytest.mark.parametrize(("unit", "text"), [("GiB", "8 GiB"), ("256MiB", "8 x 256MiB")])

@@ -55,9 +55,12 @@ def writers_in(source: str) -> bool:
     """Return whether the code calls the API server with a method that writes."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return any(
-        isinstance(call.func, ast.Attribute)
-        and call.func.attr in ("request", "_request", "_send")
-        and any(getattr(argument, "value", None) in WRITES for argument in call.args[:1])
+        (isinstance(call.func, ast.Name) and call.func.id == "merge_patch")
+        or (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("request", "_request", "_send")
+            and any(getattr(argument, "value", None) in WRITES for argument in call.args[:1])
+        )
         for call in calls
     )
 
@@ -88,7 +91,7 @@ def test_the_table_of_writers_has_every_file_that_writes_to_the_api_server() -> 
     result = [
         str(path.relative_to(PACKAGE))
         for path in files()
-        if writers_in(path.read_text(encoding="utf-8"))
+        if writers_in(path.read_text(encoding="utf-8")) and path.name != "api.py"  # merge_patch
     ]
     assert sorted(table("Writes to the API server")) == sorted(result)
     assert f"{len(result)} files write to the API server" in ARCHITECTURE

@@ -1,6 +1,5 @@
 """The experiments measure as documented, with the same pods for every policy of a seed."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +10,9 @@ from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import churn, inflation, node_order, replay
-from gpushare.sim.flow import REACHED, Arrivals, Flow, Record
+from gpushare.sim.flow import Arrivals, Flow
 from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import allocated_at, measures_of
-from gpushare.sim.runner import always
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS
 
@@ -102,31 +100,3 @@ def test_who_waits_is_placed_first_come_first_served_as_soon_as_there_is_room() 
     record = Flow(cluster, 0.0, 20.0, wait=True).run(stream)
     assert record["wait_mean"] == {"1": 0, "share": pytest.approx((3 + 7 + 1) / 3)}
     assert record["waiting"] == pytest.approx((3 + 7 + 1) / 20)
-
-
-@pytest.mark.parametrize("experiment", [inflation, churn])
-def test_a_run_that_is_broken_off_says_how_far_it_came_and_what_was_so_until_then(
-    experiment: Callable[..., Record],
-) -> None:
-    shares: list[float] = []
-
-    def go_on(share: float) -> bool:
-        shares.append(share)
-        return share < 0.5
-
-    part = experiment(NODES, PODS, "device-bestfit", 42, Parameters(load=1.3), go_on=go_on)
-    assert shares == sorted(shares)
-    assert shares[0] < 0.1
-    assert part[REACHED] == shares[-1] == pytest.approx(0.5, abs=0.05)
-    # By then 65 % of the cluster have been asked for where it fills.
-    low, high = (55, 66) if experiment is inflation else (50, 100)
-    assert low < float(str(part["alloc"])) <= high
-    whole = experiment(NODES, PODS, "device-bestfit", 42, Parameters(load=1.3), go_on=always)
-    assert whole == experiment(NODES, PODS, "device-bestfit", 42, Parameters(load=1.3))
-    assert REACHED not in whole
-
-
-def test_churn_broken_off_before_it_is_measured_has_measured_nothing() -> None:
-    part = churn(NODES, PODS, "binpack", 42, go_on=lambda share: share < 0.1)
-    assert "alloc" not in part
-    assert float(str(part[REACHED])) == pytest.approx(0.1, abs=0.05)

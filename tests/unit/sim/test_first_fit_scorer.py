@@ -14,7 +14,7 @@ from gpushare.sim.flow import Record
 from gpushare.sim.scorers import FirstFitScorer, node_scores
 from gpushare.trace.nodes_and_pods import MIB, TraceNode, TracePod, request_of
 from gpushare_localcluster.scheduler.cache import NodeInfo
-from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import CycleState
 from gpushare_localcluster.scheduler.objects import read_node, read_pod
 from gpushare_localcluster.scheduler.plugins.resources import (
     NodeResourcesBalancedAllocation,

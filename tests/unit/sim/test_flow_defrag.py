@@ -77,28 +77,6 @@ def test_the_waits_without_moves_are_told_beside_those_with_them() -> None:
     assert record["wait_before"] == without["wait_mean"] != record["wait_mean"]
 
 
-def test_a_run_that_is_broken_off_has_gained_nothing() -> None:
-    nodes, pods = still("whole", 3)
-    moving = Parameters(life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
-    shares: list[float] = []
-
-    def until(end: float) -> object:
-        def go_on(share: float) -> bool:
-            shares.append(share)
-            return share < end
-
-        return churn(nodes, pods, "binpack", 7, moving, go_on=go_on)
-
-    for end in (0.3, 0.8):
-        shares.clear()
-        record = until(end)
-        assert isinstance(record, dict)
-        assert record["reached"] == shares[-1]
-        assert "gained" not in record
-        assert shares == sorted(shares)
-        assert shares[-1] == pytest.approx(end, abs=0.05)
-
-
 @pytest.mark.parametrize("text", ["k=3,every=20", "every=20,k=3", " k=3 "])
 def test_how_pods_are_moved_is_said_in_words(text: str) -> None:
     assert moves(text) == Defrag(3, 20)

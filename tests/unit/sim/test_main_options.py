@@ -1,5 +1,6 @@
 """The command line of `gpushare simulate`: options, and errors of one line."""
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.sim.inputs import read_inputs, shipped
-from gpushare.sim.options import SimulateOptions, read_options
+from gpushare.sim.options import read_options
 from gpushare.sim.parameters import Parameters
 from gpushare.trace.nodes_and_pods import read_pods
 from gpushare.trace.rows import TraceError
@@ -15,7 +16,7 @@ from gpushare.trace.rows import TraceError
 NINE = "cpu050 cpu250 default gpushare100 gpushare40 gpuspec10 gpuspec33 multigpu20 multigpu50"
 
 
-def read(line: str) -> SimulateOptions:
+def read(line: str) -> argparse.Namespace:
     return read_options(line.split())
 
 
@@ -25,8 +26,8 @@ def test_the_form_of_the_command_is_understood() -> None:
         " --load 1.1 --life 12 --warmup 4 --wait --workload known"
         " --devices units:16 --json out.json --jobs 3"
     )
-    assert (options.nodes, options.pods, options.units) == ("n.csv", "p.csv", 16)
-    assert options.policies == ("fgd", "shadow-price")
+    assert (options.nodes, options.pods, options.devices) == ("n.csv", "p.csv", 16)
+    assert options.policy == ("fgd", "shadow-price")
     assert options.seeds == (42, 43, 44, 7)
     assert options.parameters == Parameters(
         load=1.1, life=12.0, warmup=4.0, wait=True, workload="known"
@@ -39,8 +40,8 @@ def test_the_form_of_the_command_is_understood() -> None:
 
 def test_a_newcomer_gets_the_shipped_trace_and_three_policies() -> None:
     options = read("inflation")
-    assert (options.nodes, options.pods, options.units, options.output) == ("", "", 0, "table")
-    assert options.policies == ("device-bestfit", "fgd", "shadow-price")
+    assert (options.nodes, options.pods, options.devices, options.output) == ("", "", 0, "table")
+    assert options.policy == ("device-bestfit", "fgd", "shadow-price")
     inputs = read_inputs(options, None)
     assert (len(inputs.nodes), inputs.devices, len(inputs.pods)) == (1213, 6212, 8152)
 

@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from gpushare.sim.runner import Progress, RunLost, go_on, run_all
+from gpushare.sim.runner import RunLost, run_all
 
 
 def double(number: int) -> int:
@@ -95,57 +94,3 @@ def test_runs_left_early_leave_no_process(tmp_path: Path) -> None:
         pid = int(wait_for(slow))
         assert alive(pid)
     assert not alive(pid)
-
-
-def half(number: int) -> int:
-    """Go half the way, and on until it is to end."""
-    while go_on(0.5):
-        time.sleep(0.01)
-    return number
-
-
-def hang(_number: int) -> int:
-    time.sleep(600)
-    return 0
-
-
-def stop_when(reached: Progress, share: float) -> threading.Thread:
-    """A thread that asks for the end when as much is done."""
-
-    def watch() -> None:
-        deadline = time.monotonic() + 60
-        while reached.done < share and time.monotonic() < deadline:
-            time.sleep(0.01)
-        reached.stop()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
-
-
-@pytest.mark.parametrize(("processes", "under_way"), [(1, 1), (2, 2)])
-def test_runs_that_are_asked_to_end_give_what_they_have(processes: int, under_way: int) -> None:
-    shared = Progress(9)
-    thread = stop_when(shared, under_way / 2)
-    results = list(run_all(half, range(9), processes, shared))
-    thread.join()
-    assert sorted(results) == [*range(under_way)]
-    assert shared.finished == len(results)
-
-
-def test_a_run_that_does_not_end_when_it_is_asked_to_is_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("gpushare.sim.runner.PATIENCE", 0.2)
-    shared = Progress(3)
-    thread = stop_when(shared, 0)
-    assert list(run_all(hang, [1, 2, 3], 2, shared)) == []
-    thread.join()
-    assert not multiprocessing.active_children()
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_progress_counts_runs_that_are_done(processes: int) -> None:
-    shared = Progress(3)
-    assert sorted(run_all(double, [1, 2, 3], processes, shared)) == [2, 4, 6]
-    assert (shared.finished, shared.done) == (3, 3)

@@ -20,7 +20,6 @@ from gpushare.wire.kueue import (
     active_patch,
     admitted_pod,
     is_pending,
-    key_of,
     read_check,
     read_flavor,
     read_workload,
@@ -300,9 +299,3 @@ def test_a_pod_of_an_admitted_workload_counts_once_schedulers_may_bind_it() -> N
         {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
     ):
         assert admitted_pod(decoded(PODS, pod | change)) is None
-
-
-def test_a_key_has_the_namespace_of_an_object_that_has_one() -> None:
-    assert key_of(decoded(WORKLOADS, {"metadata": {"name": "a", "namespace": "b"}})) == "b/a"
-    assert key_of(decoded(RESOURCE_FLAVORS, {"metadata": {"name": "a"}})) == "a"
-    assert key_of(decoded(RESOURCE_FLAVORS, {})) == ""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from gpushare.core.explain import Explanation
@@ -22,7 +23,7 @@ from gpushare.core.states.entry import Waiting
 from gpushare.daemon.events import Buckets, EventRecorder
 from gpushare.daemon.part import Part
 from gpushare.explain.pod import NodeAsk, Outstanding, explanation_of
-from gpushare.explain.text import amount, sentence
+from gpushare.explain.text import behind_amount, sentence
 from gpushare.extender.follow.auditor import Finding
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
@@ -75,7 +76,8 @@ class NoFitLimiter:
     """
 
     def __init__(self) -> None:
-        self._reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+        self.reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+        """By uid, the reasons and the time of the last event; any thread may look a pod up."""
         self._buckets = Buckets(rate=0.2, burst=10.0, max_buckets=_MAX_NAMESPACES)
 
     def allows(self, namespace: str, uid: str, reasons: frozenset[str], now: float) -> bool:
@@ -83,26 +85,19 @@ class NoFitLimiter:
 
         A pod that is to be reported counts as reported.
         """
-        before, at = self._reported.get(uid, (frozenset[str](), float("-inf")))
+        before, at = self.reported.get(uid, (frozenset[str](), float("-inf")))
         if reasons == before or now < at + NO_FIT_EVERY:
             return False
         if not self._buckets.take(namespace, now):
             return False
-        self._reported[uid] = (reasons, now)
-        self._reported.move_to_end(uid)
-        while len(self._reported) > _MAX_PODS:
-            self._reported.popitem(last=False)
+        self.reported[uid] = (reasons, now)
+        self.reported.move_to_end(uid)
+        while len(self.reported) > _MAX_PODS:
+            self.reported.popitem(last=False)
         return True
 
-    def knows(self, uid: str) -> bool:
-        """Return whether an event of the pod was reported; any thread may call, without a lock."""
-        return uid in self._reported
 
-    def forget(self, uid: str) -> None:
-        """Forget the bound pod."""
-        self._reported.pop(uid, None)
-
-
+@dataclass(eq=False)
 class EventMessages(Part):
     """Passes events to the recorder; any thread may call any method, and none waits.
 
@@ -110,45 +105,42 @@ class EventMessages(Part):
     one mistake a second becomes an event.
     """
 
-    def __init__(
-        self,
-        recorder: EventRecorder,
-        resources: ManagedResources,
-        unit: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._recorder = recorder
-        self._resources = resources
-        self._unit = unit
-        self._clock = clock
+    recorder: EventRecorder
+    resources: ManagedResources
+    unit: str
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._behind_amount = behind_amount(self.unit)
         self._no_fit_limiter = NoFitLimiter()
         self._lock = threading.Lock()
-        self._waiting_from = clock()
+        self._waiting_from = self.clock()
         # By namespace, when a pod was told that kube-scheduler refuses alone.
         self._told_at: dict[str, float] = {}
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
         # By resource: the uuids of all nodes at the last comparison, and by node the uuids of the
         # cards that another node claims too.
         self._contested: dict[str, tuple[object, Mapping[str, Mapping[str, str]]]] = {}
-        self.mistaken_pods = MistakenPods(resources, unit, clock)
+        self.mistaken_pods = MistakenPods(self.resources, self.unit, self.clock)
 
     def bound(self, ref: PodRef, node: str, shares: Shares | None) -> None:
         """Record that a pod was bound to the node.
 
         shares: None for a pod without a GPU; then there is no event.
         """
-        with self._lock:
-            self._no_fit_limiter.forget(ref.uid)
+        if ref.uid in self._no_fit_limiter.reported:
+            with self._lock:
+                self._no_fit_limiter.reported.pop(ref.uid, None)
         if shares:
             cards = ", ".join(
-                f"{amount(units, self._unit)} on device {device}" for device, units in shares
+                f"{units}{self._behind_amount} on device {device}" for device, units in shares
             )
-            self._recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {cards}")
+            self.recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {cards}")
 
     def bind_failed(self, ref: PodRef, node: str, reason: str) -> None:
         """Record that a bind was answered with an error."""
         note = f"node {node}: {reason}"
-        self._recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
+        self.recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
 
     def group_torn(self, torn: Torn, refused_pod: PodRef, reason: str) -> None:
         """Record on the pods of a group that the group is torn: the API server refused one Binding
@@ -159,7 +151,7 @@ class EventMessages(Part):
             f" {refused_pod.name} is not: {reason}. A pod in its place is bound as soon as it comes"
         )
         for ref in torn.members[:_MAX_TORN_EVENTS]:
-            self._recorder.record(_pod(ref), GROUP_TORN, "Binding", note, warning=True)
+            self.recorder.record(_pod(ref), GROUP_TORN, "Binding", note, warning=True)
 
     def no_fit(
         self,
@@ -189,23 +181,23 @@ class EventMessages(Part):
         if not regarding.is_sound:
             return
         with self._lock:
-            if not self._no_fit_limiter.allows(ref.namespace, ref.uid, kinds, self._clock()):
+            if not self._no_fit_limiter.allows(ref.namespace, ref.uid, kinds, self.clock()):
                 return
 
         def details() -> str:
             explanation, between = explain()
-            return sentence(explanation, self._unit, ref.namespace, between)
+            return sentence(explanation, self.unit, ref.namespace, between)
 
-        self._recorder.record(regarding, NO_FIT, "Scheduling", note, warning=True, details=details)
+        self.recorder.record(regarding, NO_FIT, "Scheduling", note, warning=True, details=details)
 
     def node_asked(self, ref: PodRef, ask: NodeAsk) -> None:
         """Record the request to an autoscaler for a node for the pod, or the failed request."""
         if ask.asked_at is None:
             note = f"no node was asked for: {ask.why_not}"
-            self._recorder.record(_pod(ref), NODE_NOT_ASKED, "Scheduling", note, warning=True)
+            self.recorder.record(_pod(ref), NODE_NOT_ASKED, "Scheduling", note, warning=True)
         else:
             note = "no device has room for it: a placeholder asks autoscalers for a node"
-            self._recorder.record(_pod(ref), NODE_ASKED, "Scheduling", note)
+            self.recorder.record(_pod(ref), NODE_ASKED, "Scheduling", note)
 
     def moved(self, ref: PodRef, node: str, to: str, pending_pod: PodRef) -> None:
         """Record that the pod was evicted from the node to make room for a pending pod.
@@ -218,19 +210,19 @@ class EventMessages(Part):
             else "a pod elsewhere"
         )
         note = f"evicted from node {node}, so that {whom} fits there; planned for node {to}"
-        self._recorder.record(_pod(ref), MOVED, "Evicting", note)
+        self.recorder.record(_pod(ref), MOVED, "Evicting", note)
 
     def makes_room(self, ref: PodRef, node: str, moves: int) -> None:
         """Record that pods are moved, one at a time, so that this one fits."""
         note = f"{moves} pods of node {node} are moved, one at a time, so that it fits there"
-        self._recorder.record(_pod(ref), MAKES_ROOM, "Scheduling", note)
+        self.recorder.record(_pod(ref), MAKES_ROOM, "Scheduling", note)
 
     def books_wrong(self, finding: Finding, healed: bool) -> None:
         """Record that an audit found the ledger wrong."""
         now = "put on the safe side" if healed else "left as it is"
         regarding = _pod(finding.pod) if finding.pod else _node(finding.node)
         note = f"{finding.resource}: {finding}; {now}"
-        self._recorder.record(regarding, BOOKS_WRONG, "Auditing", note, warning=True)
+        self.recorder.record(regarding, BOOKS_WRONG, "Auditing", note, warning=True)
 
     def tick(self, is_ready: bool) -> None:
         """Record the changes in the ledger since the last call.
@@ -239,15 +231,15 @@ class EventMessages(Part):
         """
         if is_ready and (mistaken := self.mistaken_pods.take()):
             ref, text = mistaken
-            self._recorder.record(_pod(ref), MISTAKE, "Scheduling", text, warning=True)
-        if is_ready and (now := self._clock()) >= self._waiting_from:
+            self.recorder.record(_pod(ref), MISTAKE, "Scheduling", text, warning=True)
+        if is_ready and (now := self.clock()) >= self._waiting_from:
             self._waiting_from = now + _WAITING_EVERY
             self._record_waiting(now)
-        for managed_resource in self._resources:
+        for managed_resource in self.resources:
             for alarm in managed_resource.ledger.take_alarms():
                 if is_ready:
                     note = _MISMATCHES[alarm.kind].format(node=alarm.node)
-                    self._recorder.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
+                    self.recorder.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
             resource = managed_resource.names.resource
             closed_devices = managed_resource.ledger.closed_devices()
             before = self._closed.get(resource)
@@ -269,10 +261,10 @@ class EventMessages(Part):
         Of a few namespaces the oldest pod; those that have waited longest for that come first.
         """
         oldest: dict[str, tuple[ManagedResource, Waiting]] = {}
-        for resource in self._resources:
+        for resource in self.resources:
             for pod in resource.ledger.waiting():
                 is_refused = pod.gated and pod.served and not pod.demands.gated
-                if is_refused and not self._no_fit_limiter.knows(pod.ref.uid):
+                if is_refused and pod.ref.uid not in self._no_fit_limiter.reported:
                     oldest.setdefault(pod.ref.namespace, (resource, pod))
         self._told_at = {name: at for name, at in self._told_at.items() if name in oldest}
         for name in sorted(oldest, key=lambda name: self._told_at.get(name, -math.inf))[:_AT_ONCE]:
@@ -299,7 +291,7 @@ class EventMessages(Part):
                 more = f" and {len(new) - _UUIDS_NAMED} more" if len(new) > _UUIDS_NAMED else ""
                 note = f"{resource}: another node claims the same cards:"
                 note += f" {', '.join(new[:_UUIDS_NAMED])}{more}"
-                self._recorder.record(_node(node), CARD_CONTESTED, "Monitoring", note, warning=True)
+                self.recorder.record(_node(node), CARD_CONTESTED, "Monitoring", note, warning=True)
 
     def _record_device_changes(
         self,
@@ -312,12 +304,12 @@ class EventMessages(Part):
             was, is_now = before.get(node, frozenset()), now.get(node, frozenset())
             if new := is_now - was:
                 note = f"{resource}: nothing new is placed on {_devices(new)}"
-                self._recorder.record(_node(node), UNHEALTHY, "Monitoring", note, warning=True)
+                self.recorder.record(_node(node), UNHEALTHY, "Monitoring", note, warning=True)
             row = view.row.get(node)  # none if the node is gone
             usable = view.open[row].nonzero()[0].tolist() if row is not None else ()
             if opened := (was - is_now).intersection(usable):
                 note = f"{resource}: {_devices(opened)} may be used again"
-                self._recorder.record(_node(node), HEALTHY, "Monitoring", note)
+                self.recorder.record(_node(node), HEALTHY, "Monitoring", note)
 
 
 _LEFT_OUT = frozenset({"left out"})

@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from gpushare.core.decide import fits_somewhere
 from gpushare.core.model import Kind
@@ -21,37 +22,33 @@ _MAX_REQUESTS, _MAX_OF_ONE = 256, 8
 for few, and one namespace must not hide the pods of another."""
 
 
+@dataclass(eq=False)
 class OverduePods(Part):
     """The longest waits, for metrics. called: as of `pending_without_call`."""
 
-    def __init__(
-        self,
-        resources: ManagedResources,
-        called: Callable[[str], bool],
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._resources = resources
-        self._called = called
-        self._clock = clock
-        self._wall = wall
+    resources: ManagedResources
+    called: Callable[[str], bool]
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         self._ready_since = math.inf
-        self._unserved_pods = UnservedPods(resources)
+        self._unserved_pods = UnservedPods(self.resources)
 
     def tick(self, is_ready: bool, /) -> None:
         """Note since when this process is ready."""
-        self._ready_since = min(self._ready_since, self._wall()) if is_ready else math.inf
+        self._ready_since = min(self._ready_since, self.wall()) if is_ready else math.inf
 
     def state(self) -> Mapping[str, float]:
         """Return the seconds of the longest wait for a filter call, and for a device plug-in."""
         pending = 0.0
         if self._ready_since < math.inf:
             pending = pending_without_call(
-                self._resources, self._called, self._ready_since, self._wall()
+                self.resources, self.called, self._ready_since, self.wall()
             )
         return {
             "pending_without_call_seconds": pending,
-            "bound_unassigned_seconds": self._unserved_pods.longest_seconds(self._clock()),
+            "bound_unassigned_seconds": self._unserved_pods.longest_seconds(self.clock()),
         }
 
 

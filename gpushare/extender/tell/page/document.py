@@ -10,8 +10,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from gpushare import __version__
 from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
@@ -34,9 +35,9 @@ from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.offers import held_places, offers_of
 from gpushare.ledger import LedgerView
 from gpushare.turns import in_turns
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.dra.objects import CLAIMS_PODS
 from gpushare.wire.held import held_document
+from gpushare.wire.pods import Claimant
 
 _Entries = tuple[Entry, ...]
 _PercentsUsed = tuple[tuple[DeviceAmount, tuple[int, ...]], ...]
@@ -171,53 +172,47 @@ class ExplanationCache:
         return self._sentences.get(question, (_NEVER, ""))[0]
 
 
+@dataclass(eq=False)
 class _KeptPart:
     """The part of the document about one managed resource."""
 
-    more: Mapping[str, str] = MappingProxyType({})
+    more: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Keys that not every part has."""
 
-    def __init__(
-        self,
-        resource: ManagedResource,
-        unit: str,
-        last_hour: LastHour,
-        called: Callable[[str], bool],
-        mistaken_pods: MistakenPods,
-        *,
-        shadow: Shadow | None = None,
-    ) -> None:
-        self._shadow = shadow
-        self._managed = resource
-        self._mistaken_pods = mistaken_pods
-        self._last_hour = last_hour
-        self._called = called
-        self._unit = unit
+    resource: ManagedResource
+    unit: str
+    last_hour: LastHour
+    called: Callable[[str], bool]
+    mistaken_pods: MistakenPods
+    _: KW_ONLY
+    shadow: Shadow | None = None
+
+    def __post_init__(self) -> None:
         self.explanations = ExplanationCache()
-        self._offers = offers_of(resource)
+        self._offers = offers_of(self.resource)
         self._texts: dict[str, tuple[_Key, str]] = {}
 
     def version(self) -> object:
         """Return a value that differs whenever the text does."""
-        resource = self._managed
-        hour = self._last_hour.figures(resource.names.resource)
+        resource = self.resource
+        hour = self.last_hour.figures(resource.names.resource)
         resource.holds.expire(time.monotonic())
         changes = [resource.ledger.version(), resource.filters.states.version]
-        changes += [self._mistaken_pods.version, resource.holds.version]
-        shadow = _shadow_document(self._shadow, resource.names.resource)
+        changes += [self.mistaken_pods.version, resource.holds.version]
+        shadow = _shadow_document(self.shadow, resource.names.resource)
         return changes, hour, resource.ranking_policy, resource.choice, shadow
 
     def text(self, kept_nodes: Mapping[str, str]) -> str:
         """Return the JSON of this part. kept_nodes: why autoscalers leave nodes alone, by name."""
-        resource, books = self._managed, self._managed.ledger.view()
+        resource, books = self.resource, self.resource.ledger.view()
         typical = books.typical_units
         head = {
             "resource": resource.names.resource,
             **self.more,
             "typical": typical,
             "policy": _policy(resource),
-            "shadow": _shadow_document(self._shadow, resource.names.resource),
-            "lastHour": self._last_hour.figures(resource.names.resource),
+            "shadow": _shadow_document(self.shadow, resource.names.resource),
+            "lastHour": self.last_hour.figures(resource.names.resource),
             "pending": self._pending(books),
             "held": [held_document(place) for place in held_places(resource.holds)],
         }
@@ -227,7 +222,7 @@ class _KeptPart:
         )
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
-        holds, states = self._managed.holds, self._managed.filters.states
+        holds, states = self.resource.holds, self.resource.filters.states
         version = books.snapshot.generation, states.version + holds.version
         # Pods without a hold of their own stand alike to the holds of others, except that
         # reservations of younger pods let older pods pass.
@@ -248,8 +243,8 @@ class _KeptPart:
         pending_pods = [
             self._waiting(pod, sentences.get(questions[pod.uid])) for pod in books.waiting
         ]
-        resource, waiting_uids = self._managed.names.resource, {pod.uid for pod in books.waiting}
-        unread = self._mistaken_pods.standing(resource)
+        resource, waiting_uids = self.resource.names.resource, {pod.uid for pod in books.waiting}
+        unread = self.mistaken_pods.standing(resource)
         return pending_pods + [
             _pending_pod(mistake.ref, f"its request makes no sense: {mistake.text}")
             for mistake in unread
@@ -259,18 +254,18 @@ class _KeptPart:
     def _explain(self, question: tuple[Claimant, Demands]) -> str:
         claim, demands = question
         try:
-            self._managed.ranking(claim.request)
-            books = self._managed.ledger.snapshot()
+            self.resource.ranking(claim.request)
+            books = self.resource.ledger.snapshot()
             snapshot = self._offers.to(claim, books, time.monotonic())
             explanation = explanation_of(
-                self._managed, claim.request, demands, time.time(), snapshot=snapshot
+                self.resource, claim.request, demands, time.time(), snapshot=snapshot
             )
         except MessageError as error:
             return f"its request makes no sense: {error}"
-        return sentence(explanation, self._unit)
+        return sentence(explanation, self.unit)
 
     def _waiting(self, pod: Waiting, reason: str | None) -> dict[str, Any]:
-        was_called = self._called(pod.ref.uid)
+        was_called = self.called(pod.ref.uid)
         return _pending_pod(
             pod.ref,
             reason,
@@ -295,7 +290,7 @@ class _KeptPart:
         ]
         for name in sorted(books.nodes):
             spec = books.nodes[name]
-            if not self._managed.concerns(spec, on_node.get(name, ())):
+            if not self.resource.concerns(spec, on_node.get(name, ())):
                 continue
             row = snapshot.row[name]
             used = tuple(snapshot.used[row].tolist())
@@ -304,11 +299,11 @@ class _KeptPart:
                 for amount, percents_used in shown_percents
             )
             books_of_node = spec, tuple(on_node[name]), used, typical, percents
-            kept_reason, state = kept_nodes.get(name, ""), self._managed.filters.states.get(name)
+            kept_reason, state = kept_nodes.get(name, ""), self.resource.filters.states.get(name)
             key = books_of_node, state, kept_reason
             before, text = texts.get(name, (None, ""))
             if before != key:
-                node_object = node_document(*books_of_node, judgement=self._managed.judge(spec))
+                node_object = node_document(*books_of_node, judgement=self.resource.judge(spec))
                 if kept_reason:
                     node_object["keptFromScaleDown"] = kept_reason
                 text = _ENCODE(node_object)
@@ -341,7 +336,7 @@ class _ClaimsPart(_KeptPart):
         del books
         by_class = self._claims.books.resources.keys()
         pods = [pod for pod in self._claims.waiting.all().values() if pod.asks_by_claims(by_class)]
-        version = self._claims.books.version, self._managed.filters.states.version
+        version = self._claims.books.version, self.resource.filters.states.version
         if self._readings[0] != version:
             self._readings = version, {}
         questions = [pod.needs for pod in in_turns(pods, lambda pod: pod.ref.namespace)]
@@ -351,7 +346,7 @@ class _ClaimsPart(_KeptPart):
                 pod.ref,
                 sentences.get(pod.needs),
                 created=pod.created,
-                asked=self._called(pod.ref.uid),
+                asked=self.called(pod.ref.uid),
                 scheduler=pod.scheduler,
             )
             for pod in sorted(pods, key=lambda pod: (pod.created, str(pod.ref)))
@@ -363,7 +358,7 @@ class _ClaimsPart(_KeptPart):
         claims, (_, readings) = self._claims, self._readings
         books, filters, pod = claims.books, claims.source.filters, CLAIMS_PODS.decode(needs)
         explained = explain_claims(
-            pod, books, filters, claims.matches, self._unit, readings=readings
+            pod, books, filters, claims.matches, self.unit, readings=readings
         )
         return claims_sentence(explained)
 

@@ -23,7 +23,7 @@ from gpushare.errors import (
     WireError,
 )
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
-from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.answer import NOT_READY, VerbAnswer
 from gpushare.extender.verbs.bind.gate import NOT_LEADING, Arrival, Torn
 from gpushare.extender.verbs.bind.transaction import (
     BUDGET,
@@ -41,7 +41,7 @@ from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
 from gpushare.logline import Line
-from gpushare.wire.codec import binding, check_bound
+from gpushare.wire.codec import BOUND, binding, decode_with
 from gpushare.wire.extender import decode_bind, encode_bind
 from gpushare.wire.groups import NO_GROUP, Group
 from gpushare.wire.objects import PODS, Pod
@@ -329,7 +329,7 @@ class Binder:
                 timeout=timeout,
                 not_after=deadline,
             )
-            check_bound(answer)
+            decode_with(BOUND, answer, "answer to a Binding")
         except ApiError as error:
             if isinstance(error, ApiConflict):
                 with self._lock:
@@ -409,8 +409,9 @@ class BindVerb:
             return VerbAnswer(encode_bind(f"gpushare: {error}"), "malformed", {"error": str(error)})
         ref, node = args.ref, args.node
         line: dict[str, object] = {"pod": ref, "node": node}
-        if not_ready := self._not_ready():
-            return VerbAnswer(encode_bind(not_ready), "not_ready", line | {"error": not_ready})
+        if reason := self._not_ready():
+            text = NOT_READY + reason
+            return VerbAnswer(encode_bind(text), "not_ready", line | {"error": text})
         if not self._bind_slots.take():
             return VerbAnswer(encode_bind("gpushare: too many binds are under way"), "busy", line)
         begun = self._clock()

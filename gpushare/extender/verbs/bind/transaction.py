@@ -246,7 +246,7 @@ class BindTransaction:
         """
         if leads_until < now + BUDGET:
             return BindResult(NO_LEAD, "not_leading")
-        waits = self.resources.gate.holds_back(self.group)
+        waits = bool(self.group.key) and self.resources.gate.holds_back(self.group)
         if self.resource_request is not None:
             resource, request = self.resource_request
             try:
@@ -427,7 +427,7 @@ def charge(
         allocation = place(snapshot, node, request, ranking)
         generation = snapshot.generation if attempt < _BEST_ATTEMPTS else None
         try:
-            accepted = resource.ledger.assume(
+            return resource.ledger.assume(
                 ref, request, allocation, now, stamp=stamp, seen=generation, at_gate=at_gate
             )
         except InsufficientMemory:
@@ -435,8 +435,6 @@ def charge(
             # best device with it.
             if attempt == _PLACE_ATTEMPTS - 1:
                 raise
-            continue
-        return accepted, int(snapshot.capacity[snapshot.row[node], accepted.devices[0]])
     raise AssertionError("unreachable")
 
 

@@ -14,17 +14,16 @@ from typing import Any
 from gpushare.core.claims.model import THOUSANDTHS, Amounts, Fit, NoFit, PodClaims, Taken
 from gpushare.errors import ApiError, MessageError
 from gpushare.wire.fields import Fields
-from gpushare_localcluster.api.records import timestamp
+from gpushare_localcluster.api.objects import timestamp
 from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare_localcluster.controllers.claims import FINALIZER, claims_of
 from gpushare_localcluster.scheduler import framework as fwk
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.claims import WATCHED, Claim, read_claim
 from gpushare_localcluster.scheduler.cluster_events import Action, EventWithHint, Resource
-from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import CycleState
 from gpushare_localcluster.scheduler.handle import Handle
-from gpushare_localcluster.scheduler.objects import PodView
-from gpushare_localcluster.scheduler.selectors import any_term
+from gpushare_localcluster.scheduler.objects import PodView, any_term
 
 _STATE = "DynamicResources"
 _CANNOT = fwk.Status(fwk.Code.UNSCHEDULABLE, ("cannot allocate all claims",))

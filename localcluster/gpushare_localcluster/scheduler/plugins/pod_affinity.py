@@ -13,10 +13,9 @@ from gpushare.wire.fields import Fields, flag, number
 from gpushare_localcluster.scheduler import framework as fwk
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
-from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import CycleState
 from gpushare_localcluster.scheduler.handle import Handle
-from gpushare_localcluster.scheduler.objects import PodView
-from gpushare_localcluster.scheduler.selectors import AffinityTerm, affinity_terms
+from gpushare_localcluster.scheduler.objects import AffinityTerm, PodView, affinity_terms
 
 _FILTER_KEY, _SCORE_KEY = "PreFilterInterPodAffinity", "PreScoreInterPodAffinity"
 _NEAR, _AWAY = "podAffinity", "podAntiAffinity"

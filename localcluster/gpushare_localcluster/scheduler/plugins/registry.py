@@ -1,23 +1,36 @@
 """The in-tree plug-ins, the defaults with weights, and the plug-ins that are left out.
 
 The order of the defaults is that of kube-scheduler and matters to users: the first filter that
-rejects a node gives the reason.
+rejects a node gives the reason. The smallest plug-ins are here: SchedulingGates and PrioritySort
+for the queue, and DefaultBinder, which binds pods without a binding extender.
 """
 
 from collections.abc import Callable
 
+from gpushare.errors import ApiError
 from gpushare.wire.fields import Fields
 from gpushare.wire.scheduler.policy import POLICY
-from gpushare_localcluster.scheduler.framework import Plugin
-from gpushare_localcluster.scheduler.handle import Handle
-from gpushare_localcluster.scheduler.plugins.binder import DefaultBinder
+from gpushare_localcluster.scheduler.cluster_events import Action, EventWithHint, Resource
+from gpushare_localcluster.scheduler.framework import (
+    SUCCESS,
+    Code,
+    CycleState,
+    Plugin,
+    Queued,
+    Status,
+)
+from gpushare_localcluster.scheduler.handle import Handle, PlainPlugin
+from gpushare_localcluster.scheduler.objects import PodView
 from gpushare_localcluster.scheduler.plugins.dynamic_resources import DynamicResources
-from gpushare_localcluster.scheduler.plugins.enqueue import PrioritySort, SchedulingGates
-from gpushare_localcluster.scheduler.plugins.images import ImageLocality
-from gpushare_localcluster.scheduler.plugins.node import NodeName, NodePorts, NodeUnschedulable
-from gpushare_localcluster.scheduler.plugins.node_affinity import NodeAffinity
+from gpushare_localcluster.scheduler.plugins.node import (
+    ImageLocality,
+    NodeAffinity,
+    NodeName,
+    NodePorts,
+    NodeUnschedulable,
+    TaintToleration,
+)
 from gpushare_localcluster.scheduler.plugins.pod_affinity import InterPodAffinity
-from gpushare_localcluster.scheduler.plugins.preemption import DefaultPreemption
 from gpushare_localcluster.scheduler.plugins.resources import (
     NodeResourcesBalancedAllocation,
     NodeResourcesFit,
@@ -25,8 +38,60 @@ from gpushare_localcluster.scheduler.plugins.resources import (
     NodeResourcesMostAllocated,
     RequestedToCapacityRatio,
 )
-from gpushare_localcluster.scheduler.plugins.taints import TaintToleration
 from gpushare_localcluster.scheduler.plugins.topology_spread import PodTopologySpread
+from gpushare_localcluster.scheduler.preemption import DefaultPreemption
+from gpushare_localcluster.scheduler.queue import by_priority
+
+
+class DefaultBinder(PlainPlugin):
+    """Writes a Binding to the API server."""
+
+    name = "DefaultBinder"
+
+    def bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
+        """Bind the pod; return Success, or the API server's refusal."""
+        if self._handle.api is None:
+            return Status(Code.ERROR, ("there is no API server to bind at",))
+        body = {
+            "kind": "Binding",
+            "apiVersion": "v1",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "target": {"kind": "Node", "name": node_name},
+        }
+        try:
+            self._handle.api.create(f"{pod.path}/binding", body)
+        except ApiError as error:
+            return Status(Code.ERROR, (str(error),))
+        return SUCCESS
+
+
+class SchedulingGates(PlainPlugin):
+    """Keeps pods with scheduling gates outside the queue."""
+
+    name = "SchedulingGates"
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return the event: the removal of the pod's own gates."""
+        gates_removed = Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
+        return (EventWithHint(Resource.TARGET_POD, gates_removed),)
+
+    def pre_enqueue(self, pod: PodView) -> Status:
+        """Return Success, or the closed gates."""
+        gates = [str(gate.get("name")) for gate in pod.spec.get("schedulingGates") or ()]
+        if not gates:
+            return SUCCESS
+        return Status(Code.UNRESOLVABLE, (f"waiting for scheduling gates: [{' '.join(gates)}]",))
+
+
+class PrioritySort(PlainPlugin):
+    """Sorts by priority, the highest first, and then by waiting time."""
+
+    name = "PrioritySort"
+
+    def less(self, one: Queued, other: Queued) -> bool:
+        """Return whether `one` comes before `other`."""
+        return by_priority(one, other)
+
 
 Factory = Callable[[Fields, Handle], Plugin]
 

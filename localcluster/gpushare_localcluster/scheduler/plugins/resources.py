@@ -12,7 +12,7 @@ from gpushare.wire.fields import Fields, fields_of, items, number, text
 from gpushare_localcluster.scheduler import framework as fwk
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
-from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import CycleState
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import CPU, MEMORY, PODS, PodView
 

@@ -1,7 +1,6 @@
 """HTTP: routes, status codes, sizes and content types, and who may call."""
 
 import gzip
-import io
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -156,19 +155,6 @@ def test_a_body_up_to_the_limit_is_read_and_a_larger_one_is_not(client: FlaskCli
     assert "--body-limit" in result["Error"]
     assert "--body-limit" in post(client, "bind", padded(LIMIT + 1))[1]["Error"]
     assert post(client, "prioritize", padded(LIMIT + 1))[0] == 400
-
-
-def test_a_body_that_does_not_say_its_size_has_the_same_limit(client: FlaskClient) -> None:
-    """As with chunked encoding."""
-    for size, good in ((LIMIT - 1, True), (LIMIT + 1, False)):
-        answer = client.post(
-            f"{PREFIX}/filter",
-            input_stream=io.BytesIO(padded(size)),
-            headers=JSON | {"Transfer-Encoding": "chunked"},
-            environ_overrides={"wsgi.input_terminated": True},
-        )
-        assert (answer.get_json()["NodeNames"] == ["big"]) == good
-        assert ("--body-limit" in answer.get_json()["Error"]) == (not good)
 
 
 def test_who_is_not_ready_says_so_in_every_verb(

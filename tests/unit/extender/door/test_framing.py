@@ -155,7 +155,7 @@ def test_what_comes_behind_a_request_is_one_of_its_own_whenever_its_body_comes(
         head(b"Content-Length: 5") + b"hello" + head(b"Content-Length: %d" % len(hidden))
     )
     assert parsed(pair.conn)[1] == b"hello"
-    assert not pair.conn.next_request_within(0)
+    assert not pair.conn.receive()
     assert pair.send(hidden)
     assert parsed(pair.conn)[1] == hidden
     assert not pair.conn.received
@@ -164,9 +164,20 @@ def test_what_comes_behind_a_request_is_one_of_its_own_whenever_its_body_comes(
 def test_a_request_behind_another_is_judged_as_the_first_is(pair: SocketPair) -> None:
     assert pair.send(head(b"Content-Length: 1") + b"x" + head(b"Transfer-Encoding: chunked") + b"0")
     assert parsed(pair.conn)[1] == b"x"
-    assert not pair.conn.next_request_within(0)
+    assert not pair.conn.receive()
     assert pair.conn.refused
     assert pair.client.recv(1000).startswith(b"HTTP/1.1 411")
+
+
+def test_a_request_behind_another_is_read_though_the_client_sends_no_more(
+    pair: SocketPair,
+) -> None:
+    assert pair.send(2 * (head(b"Content-Length: 1") + b"x"))
+    pair.client.shutdown(socket.SHUT_WR)
+    assert pair.conn.receive(patience=600)
+    assert parsed(pair.conn)[1] == b"x"
+    with pytest.raises(EOFError):
+        pair.conn.receive(patience=600)
 
 
 LINES = (

@@ -109,6 +109,7 @@ def test_a_known_head_gives_the_application_and_the_client_what_gunicorn_gives(
     parsed = fresh.ask(request(b"0123456789"))
     assert again.ask(request(b"0123456789")) == parsed
     assert parsed[0].endswith(b"\r\n\r\n0123456789")
+    assert parsed[0].count(b"Content-Length: ") == 1
     own_items = {"gunicorn.socket", "wsgi.input", "wsgi.errors", "wsgi.early_hints", "REMOTE_PORT"}
     by_gunicorn, known_items = (
         {k: v for k, v in environ.items() if k not in own_items} for environ in world.environs[1:]

@@ -51,7 +51,7 @@ def test_sizes_follow_their_objects() -> None:
     assert sizes.size_of(GANG) == 6
     handler.apply(event("DELETED", pod_group("g", 6)))
     assert sizes.size_of(GANG) == 0
-    handler.replace([page(pod_group("g", 2))], 0.0)
+    handler.replace([handler.trim(page(pod_group("g", 2)))], 0.0)
     assert sizes.size_of(GANG) == 2
     assert sizes.size_of(Group("x", sized_by="coscheduling team/h")) == 0
 
@@ -61,7 +61,7 @@ def test_one_that_cannot_be_read_keeps_its_size_until_it_is_gone() -> None:
     handler = sizes.handler(COSCHEDULING)
     handler.apply(event("ADDED", pod_group("g", 3)))
     handler.apply(event("MODIFIED", pod_group("g", "three")))
-    handler.replace([page(pod_group("g", "three"), pod_group("h", 2))], 0.0)
+    handler.replace([handler.trim(page(pod_group("g", "three"), pod_group("h", 2)))], 0.0)
     assert sizes.size_of(GANG) == 3
     handler.apply(event("DELETED", pod_group("g", "three")))
     assert sizes.size_of(GANG) == 0
@@ -80,7 +80,7 @@ def test_sizes_of_no_more_objects_are_kept_than_there_is_room_for(
     monkeypatch.setattr(group_sizes, "MOST_OBJECTS", 1)
     sizes = GroupSizes()
     handler = sizes.handler(COSCHEDULING)
-    handler.replace([page(pod_group("g", 3), pod_group("h", 4))], 0.0)
+    handler.replace([handler.trim(page(pod_group("g", 3), pod_group("h", 4)))], 0.0)
     handler.apply(event("MODIFIED", pod_group("g", 5)))
     assert sizes.size_of(GANG) == 5
     assert sizes.size_of(Group("x", sized_by="coscheduling team/h")) == 0

@@ -166,7 +166,7 @@ def test_with_no_steps_left_each_node_is_still_answered(monkeypatch: pytest.Monk
 @pytest.fixture
 def budgets() -> DisruptionBudgets:
     tracker = DisruptionBudgets()
-    tracker.replace([BUDGETS.decode_list(listed(budget("db", 1, app="db")))], 0.0)
+    tracker.replace([tracker.trim(BUDGETS.decode_list(listed(budget("db", 1, app="db"))))], 0.0)
     return tracker
 
 
@@ -195,7 +195,7 @@ def test_budgets_follow_their_events(budgets: DisruptionBudgets) -> None:
     assert set(covering(budgets, DB)) == {Budget(0, frozenset("a")), Budget(3, frozenset("a"))}
     budgets.apply(BUDGETS.decode_event(event("DELETED", budget("db", 0, app="db"))))
     assert covering(budgets, DB) == (Budget(3, frozenset("a")),)
-    budgets.replace([BUDGETS.decode_list(listed())], 0.0)
+    budgets.replace([budgets.trim(BUDGETS.decode_list(listed()))], 0.0)
     assert covering(budgets, DB) == ()
 
 
@@ -204,7 +204,7 @@ def test_a_budget_that_cannot_be_read_stays_as_it_was_until_it_is_gone(
 ) -> None:
     odd = {**budget("db", 1), "spec": "odd"}
     budgets.apply(BUDGETS.decode_event(event("MODIFIED", odd)))
-    budgets.replace([BUDGETS.decode_list(listed(odd))], 0.0)
+    budgets.replace([budgets.trim(BUDGETS.decode_list(listed(odd)))], 0.0)
     assert covering(budgets, DB) == (Budget(1, frozenset("a")),)
     budgets.apply(BUDGETS.decode_event(event("DELETED", odd)))
     assert covering(budgets, DB) == ()
@@ -216,7 +216,9 @@ def test_a_pod_is_held_against_the_budgets_of_its_namespace_alone(
     foreign_pods = [budget(f"db-{index}", 1, app="db") for index in range(100)]
     for index, foreign_pod in enumerate(foreign_pods):
         foreign_pod["metadata"]["namespace"] = f"team-{index}"
-    budgets.replace([BUDGETS.decode_list(listed(budget("db", 1, app="db"), *foreign_pods))], 0.0)
+    budgets.replace(
+        [budgets.trim(BUDGETS.decode_list(listed(budget("db", 1, app="db"), *foreign_pods)))], 0.0
+    )
     entries = filled(node("n1", 16), [DB, pod("b", 1, 0)]).dump("n1")[0].entries
     looked = 0
 
