@@ -234,13 +234,28 @@ class LayoutRows:
         row: the row by the name of the node. capacity, healthy: (N, D). host: (N, 2), CPU and
         memory that nodes have. closed: (N,), as in a Snapshot. All are copied if they have changed.
         """
-        last, changes = self._last, self._changed
-        self._changed = set()
+        last, count = self._last, len(self.specs)
+        changes, self._changed = self._changed, set()
         if last is None:
             changes = {*Layout._fields}
-        values = {name: getattr(last, name) for name in Layout._fields if name not in changes}
-        for name in changes:
-            values[name] = self._made(name, row, capacity.shape[1], host)
+        elif last.model.shape != capacity.shape:
+            changes.add("model")
+        makes: dict[str, Callable[[], object]] = {
+            "names": lambda: tuple(self._names),
+            "row": lambda: NodeRows(row, last and last.row, self._renamed),
+            "model": lambda: self._models_of_devices(*capacity.shape),
+            "models": self._models.values,
+            "uuids": lambda: tuple(self._uuids),
+            "cpu_capacity": lambda: _frozen(host[:, 0]),
+            "memory_capacity": lambda: _frozen(host[:, 1]),
+            "group": lambda: _frozen(self._group[:count]),
+            "sharers": lambda: _frozen(self._sharers[:count]),
+            "order": lambda: _frozen(self._order[:count]),
+        }
+        values: dict[str, Any] = {
+            name: make() if name in changes else getattr(last, name) for name, make in makes.items()
+        }
+        self._renamed = set()
         # These three may have been counted otherwise than the specs say (NodeArrays.recount).
         for name, array in (("capacity", capacity), ("healthy", healthy), ("closed", closed)):
             before = getattr(last, name, None)
@@ -248,8 +263,6 @@ class LayoutRows:
             is_copied = name == "capacity" and bool(changes & _SHAPES)
             is_same = before is not None and not is_copied and np.array_equal(before, array)
             values[name] = before if is_same else _frozen(array)
-        if values["model"].shape != capacity.shape:
-            values["model"] = self._made("model", row, capacity.shape[1], host)
         self._last = layout = Layout(**values)
         if "group" in changes:
             size = int(layout.group.max(initial=-1)) + 1
@@ -260,28 +273,11 @@ class LayoutRows:
             )
         return layout
 
-    def _made(
-        self, name: str, row: dict[str, int], width: int, host: npt.NDArray[np.int64]
-    ) -> object:
-        """Return one field of the layout, except for those that NodeArrays counts."""
-        count = len(self.specs)
-        if name == "model":
-            known = self._model[:count, :width]
-            if known.shape[1] < width:
-                known = np.pad(known, ((0, 0), (0, width - known.shape[1])), constant_values=-1)
-            return _frozen(known)
-        makes: dict[str, Callable[[], object]] = {
-            "names": lambda: tuple(self._names),
-            "row": lambda: self._rows_again(row),
-            "models": self._models.values,
-            "uuids": lambda: tuple(self._uuids),
-            "cpu_capacity": lambda: _frozen(host[:, 0]),
-            "memory_capacity": lambda: _frozen(host[:, 1]),
-            "group": lambda: _frozen(self._group[:count]),
-            "sharers": lambda: _frozen(self._sharers[:count]),
-            "order": lambda: _frozen(self._order[:count]),
-        }
-        return makes[name]() if name in makes else None
+    def _models_of_devices(self, count: int, width: int) -> npt.NDArray[np.int16]:
+        known = self._model[:count, :width]
+        if known.shape[1] < width:
+            known = np.pad(known, ((0, 0), (0, width - known.shape[1])), constant_values=-1)
+        return _frozen(known)
 
     def _join_group(self, group: int, row: int) -> None:
         if group == len(self._group_row):
@@ -301,10 +297,6 @@ class LayoutRows:
             self._group_shapes = object()
         self._group_row[group], self._group_nodes[group] = next(iter(rows), 0), len(rows)
         self._groups.release(group)
-
-    def _rows_again(self, row: dict[str, int]) -> NodeRows:
-        renamed, self._renamed = self._renamed, set()
-        return NodeRows(row, self._last.row if self._last else None, renamed)
 
     def _rename(self, row: int, name: str) -> None:
         """Name the node of the row, "" for none, and keep the order of all names."""
