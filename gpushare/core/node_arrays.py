@@ -289,7 +289,11 @@ class NodeArrays:
         )
         self._pins = pinned or None
         # Where cached_property would put it.
-        vars(view).update(lineage=self._lineage, paired_rows=self._paired_rows)
+        vars(view).update(
+            lineage=self._lineage,
+            paired_rows=self._paired_rows,
+            group_rows=self._rows.group_rows,
+        )
         if last is not None:
             _compute_again(last, view, rows)
         return view

@@ -39,11 +39,11 @@ from gpushare.extender.verbs.rank import ranked_names
 from gpushare.extender.verbs.recipients import NO_RECIPIENTS, Recipients
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.extender.verbs.wait_budget import WaitBudget
-from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
 from gpushare.wire.groups import group_of
+from gpushare.wire.pods import Claimant, claimant
 
 
 class FilterLook(NamedTuple):
