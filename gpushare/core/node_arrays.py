@@ -105,16 +105,20 @@ class NodeArrays:
         cpu, cpu_used, memory, memory_used, *_ = self._host[self.row[node]].tolist()
         return (cpu - cpu_used if cpu >= 0 else None, memory - memory_used if memory >= 0 else None)
 
-    def has_room(self, node: str, device: int, units: int, request: Request) -> bool:
+    def has_room(
+        self, node: str, device: int, units: int, request: Request, *, counted: bool = False
+    ) -> bool:
         """Return whether the device of a known node is open and has room for so many units and the
-        percents of the request.
+        percents of the request. counted: the pod of the request is among the pods there.
         """
         row = self.row[node]
         spec = self._rows.specs[row]
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
             return False
-        used = self._used[row, device]
-        if self._pods[row, device, PODS] >= spec.max_sharers:
+        if request.percents:
+            units = charged_units(units, request.percents, spec.capacity[device])
+        used = self._used[row, device] - counted * units
+        if self._pods[row, device, PODS] - counted >= spec.max_sharers:
             return False
         if request.percents or any(array[row, device] for array in self._percents):
             if request.alone and used:
@@ -122,17 +126,14 @@ class NodeArrays:
             for amount, percents, percent in zip(
                 PERCENT_AMOUNTS, self._percents, request.every_percent, strict=True
             ):
-                if percents[row, device] > amount.whole - amount.needed(percent):
+                free = amount.whole - percents[row, device] + counted * percent
+                if free < amount.needed(percent):
                     return False
-            units = charged_units(units, request.percents, spec.capacity[device])
-        if request.apart and request.apart.required and self.fellows(node, device, request):
-            return False
+        if request.apart and request.apart.required:
+            fellows = self._workloads.get(row, {}).get(request.apart.workload, ())
+            if fellows.count(device) > counted:
+                return False
         return bool(self._capacity[row, device] - used >= units)
-
-    def fellows(self, node: str, device: int, request: Request) -> int:
-        """Return the number of pods of the request's workload on the device of a known node."""
-        workload = request.apart.workload if request.apart else ""
-        return self._workloads.get(self.row[node], {}).get(workload, ()).count(device)
 
     def changed(self, node: str) -> int:
         """Return the generation in which a known node changed last."""
@@ -272,7 +273,11 @@ class NodeArrays:
         )
         self._pins = pinned or None
         # Where cached_property would put it.
-        vars(view).update(lineage=self._lineage, paired_rows=self._paired_rows)
+        vars(view).update(
+            lineage=self._lineage,
+            paired_rows=self._paired_rows,
+            group_rows=self._rows.group_rows,
+        )
         if last is not None:
             _compute_again(last, view, changed_rows)
         return view

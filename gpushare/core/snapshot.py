@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, SHARE, DeviceAmount, memory_percent
 from gpushare.core.apart import Workloads, pods_of_workload
+from gpushare.core.layout import GroupRows
 from gpushare.core.model import ANY_CARD, ANY_SHARERS, Cards, Pinned, Reason, Request
 from gpushare.core.paired_rows import PairedRows
 
@@ -283,6 +284,11 @@ class Snapshot:
                 if uuid:
                     places[uuid] = (*places.get(uuid, ()), (row, device))
         return places
+
+    @cached_property
+    def group_rows(self) -> GroupRows:
+        """The nodes of each group."""
+        return GroupRows.of(self.group, self.order)
 
     @cached_property
     def limits_sharers(self) -> bool:
