@@ -14,10 +14,10 @@ from gpushare.extender.follow.watch_handlers import UnhealthyEventHandler
 from gpushare.extender.verbs.filter import FilterOptions, FilterVerb
 from gpushare.extender.verbs.offers import Offers
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
-from gpushare.wire.claimant import claimant
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.extender import NameLists
 from gpushare.wire.objects import ConfigMap, Metadata
+from gpushare.wire.pods import claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import NO_RIGHT, managed_resources, pod_json, read_pod

@@ -12,8 +12,8 @@ from gpushare.extender.follow.group_members import Member, Need
 from gpushare.extender.verbs import group_room
 from gpushare.extender.verbs.bind.gate import Arrival, Gate
 from gpushare.extender.verbs.group_room import GroupRoom
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.groups import Group
+from gpushare.wire.pods import Claimant
 from tests.unit.core.clusters import node
 from tests.unit.extender.kit import managed_resources
 
