@@ -230,9 +230,7 @@ class Kubelet:
         return None
 
     def _report(self, name: str) -> None:
-        """Write the labels of kubelets, and the units of the device plug-in, healthy ones as
-        allocatable.
-        """
+        """Write the labels of kubelets, and the units that the device plug-in reports."""
         amounts = self._devices.amounts(name)
         with self._lock:
             node = self._nodes.get(name)

@@ -189,20 +189,6 @@ def test_the_demo_shows_what_containers_were_told(capsys: pytest.CaptureFixture[
         assert f"   {pod}, container main: NVIDIA_VISIBLE_DEVICES=GPU-gpu-a-{device} " in output
 
 
-def test_without_their_packages_the_demo_says_so_in_one_line_and_runs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    assert main(["2"]) == 0
-    output = capsys.readouterr().out
-    assert (
-        "no device plug-ins, as there is no package grpc: pip install 'gpushare[device-plugin]'\n"
-        in output
-    )
-    assert "VISIBLE_DEVICES" not in output
-    assert output.rstrip().endswith("all expectations held")
-
-
 def test_on_more_nodes_than_the_limit_the_kubelet_stands_in_and_the_demo_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

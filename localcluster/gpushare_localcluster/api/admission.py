@@ -61,10 +61,7 @@ def admitted(resource: Resource, body: Object, now: str) -> Object:
 
 
 def completed(resource: Resource, body: Object) -> Object:
-    """Return the object with defaults and canonical quantities.
-
-    Raises StatusError: 400 or 422 for an object that breaks a rule of the kind.
-    """
+    """Return the object with defaults and canonical quantities. Raises StatusError: 400, 422."""
     if resource is PODS:
         return pods.with_defaults(body)
     if resource is NODES:
@@ -229,10 +226,7 @@ def _counted(exactly: Object) -> Object:
 
 
 def _with_claim_status(old: Object, new: Object) -> Object:
-    """Return the claim with the new status and the old metadata.
-
-    Raises StatusError: 422.
-    """
+    """Return the claim with the new status and the old metadata. Raises StatusError: 422."""
     status = with_fields(section(new, "status"))
     before, after = section(section(old, "status"), "allocation"), section(status, "allocation")
     if before and after and before != after:

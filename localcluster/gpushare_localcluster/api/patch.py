@@ -66,9 +66,7 @@ def _pointer(text: str) -> list[str]:
 
 
 def _index(items: list[object], step: str, *, end: bool) -> int:
-    """Return a position in a list; with `end` the position after the last item is valid (for
-    "add").
-    """
+    """Return a position in a list; with `end`, for "add", the one after the last item too."""
     if end and step == "-":
         return len(items)
     if not re.fullmatch("0|[1-9][0-9]{0,8}", step):
@@ -155,10 +153,7 @@ def merge_key(parent: str, field: str) -> str | None:
 
 
 def strategic_merge(target: Object, patch: object) -> Object:
-    """Return the object with a strategic merge patch applied.
-
-    Raises StatusError: 400 for a patch of the wrong shape.
-    """
+    """Return the object with a strategic merge patch applied. Raises StatusError: 400."""
     if not isinstance(patch, dict):
         raise bad_request("a strategic merge patch is an object")
     return _merge(target, patch, "")

@@ -309,11 +309,7 @@ _BINDING = "pods/binding"
 
 
 def target_node(binding: Object) -> str:
-    """Return the node that a Binding names.
-
-    Raises StatusError: 400 for a Binding of the wrong shape, 500 for a target of another kind or
-    without the name of a node, as kube-apiserver answers.
-    """
+    """Return the node that a Binding names. Raises StatusError: 400, 500."""
     target = binding.get("target") or {}
     if not isinstance(target, dict) or not isinstance(target.get("name") or "", str):
         raise bad_request("target of a Binding must be a reference to a node")
@@ -326,10 +322,7 @@ def target_node(binding: Object) -> str:
 
 
 def check_binding(binding: Object, namespace: str, name: str) -> None:
-    """Refuse a Binding of another pod than that in the path.
-
-    Raises StatusError: 400, or as `target_node` does.
-    """
+    """Refuse a Binding of another pod than that in the path. Raises StatusError: 400, 500."""
     if binding.get("kind", "Binding") != "Binding":
         raise bad_request(f"expected a Binding, not {binding['kind']!r}")
     if name_of(binding) != name:

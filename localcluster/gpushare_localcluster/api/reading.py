@@ -93,10 +93,7 @@ class Watch:
         return [self._line("ADDED", record) for record in records if self._scope.holds(record)]
 
     def step(self) -> list[bytes]:
-        """Return the lines of the changes since the last step.
-
-        Raises StatusError: 410 if the history no longer reaches back to the cursor.
-        """
+        """Return the lines of the changes since the last step. Raises StatusError: 410."""
         changes, self.cursor = self._store.since(self._scope.resource.table, self.cursor)
         return [line for change in changes if (line := self._seen(change)) is not None]
 
@@ -255,10 +252,7 @@ def _place(target: Target, call: Call) -> Place | None:
 
 
 def wants_table(call: Call) -> bool:
-    """Return whether the client prefers a Table to plain JSON.
-
-    Raises StatusError: 406 if the client accepts neither.
-    """
+    """Return whether the client prefers a Table to plain JSON. Raises StatusError: 406."""
     if not call.accept.strip():
         return False
     for choice in call.accept.split(","):
@@ -342,10 +336,7 @@ def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
 
 
 def watch(registry: Registry, target: Target, call: Call, bookmark_every: float) -> Response:
-    """Return a stream of changes.
-
-    Raises StatusError: 400, 406, 422 for contradicting options.
-    """
+    """Return a stream of changes. Raises StatusError: 400, 406, 422."""
     _check_options(target, call)
     resource, store = target.resource, registry.store
     matches = selection(target, call)

@@ -62,10 +62,7 @@ class Waiters:
         self._read: dict[str, Callable[[Object], str]] = {}
 
     def add(self, waiter: Waiter) -> None:
-        """Add a waiter.
-
-        Only changes of objects with its field and value, before or after, can wake it.
-        """
+        """Add a waiter; only changes of objects with its field and value can wake it."""
         self._at.setdefault(waiter.place, set()).add(waiter)
         if waiter.place is not None and waiter.place[0] not in self._read:
             self._read[waiter.place[0]] = field_value(waiter.place[0])

@@ -70,10 +70,7 @@ def is_workload(resource: Resource) -> bool:
 
 
 def with_defaults(resource: Resource, body: Object) -> Object:
-    """Return the object with defaults, also in the pod template.
-
-    Raises StatusError: 400 for values of the wrong type, 422 for an object that breaks a rule.
-    """
+    """Return the object with defaults, also in the pod template. Raises StatusError: 400, 422."""
     kind, client_spec = resource.kind, with_fields(section(body, "spec"))
     for field in ("selector", "template", "strategy", "updateStrategy"):
         if not isinstance(client_spec.get(field, {}), dict):

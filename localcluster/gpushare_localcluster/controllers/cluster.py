@@ -258,9 +258,7 @@ def ready(pod: Json) -> bool:
 
 
 def wait_until_available(pod: Json, owner: Json) -> float:
-    """Return the seconds until a pod is available: 0 for an available pod, infinite for an unready
-    one.
-    """
+    """Return the seconds until a pod is available: 0 if it is, infinite if it is not ready."""
     if not ready(pod):
         return math.inf
     min_ready_seconds = owner["spec"].get("minReadySeconds") or 0
@@ -279,9 +277,7 @@ def counted(pods: list[Json], owner: Json) -> tuple[int, int, float | None]:
 
 
 def first_to_go(pod: Json) -> tuple[Any, ...]:
-    """Return the sort key for deletion: unassigned, pending, unready and cheap pods, then the
-    newest.
-    """
+    """Return the sort key for deletion: unassigned, pending, unready, cheap, then new pods."""
     costs = pod["metadata"].get("annotations") or {}
     cost = costs.get("controller.kubernetes.io/pod-deletion-cost", "0")
     age = -seconds_of(pod["metadata"]["creationTimestamp"])

@@ -26,9 +26,7 @@ _POD_NAME = "statefulset.kubernetes.io/pod-name"
 
 
 def reconcile(cluster: Cluster, owner: Json) -> float | None:
-    """Bring the numbered pods of a StatefulSet one step further; return the seconds until the next
-    step.
-    """
+    """Bring a StatefulSet one step further; return the seconds until the next step."""
     spec = owner["spec"]
     update = f"{name(owner)}-{hashed(spec['template'])}"
     current = (owner.get("status") or {}).get("currentRevision") or update

@@ -57,10 +57,7 @@ class DemoProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *more: str, module: str = "") -> None:
-        """Start the process.
-
-        more: further arguments. module: another module with the same arguments.
-        """
+        """Start the process, with `more` arguments, or with another module."""
         # -P: a folder `gpushare` in the current directory must not shadow the package.
         command = [sys.executable, "-P", "-m", module or self._module, *self._words, *more]
         # Settings in the shell of an operator are not for the demo's extender.

@@ -105,10 +105,7 @@ class Runner:
         report.claimed = self._claimed
 
     def run(self, scenario: Scenario) -> bool:
-        """Run all steps; return whether all waits and expectations held.
-
-        Raises ApiError for a refused call.
-        """
+        """Run all steps; return whether all waits and expectations held. Raises ApiError."""
         self._cycles.clear()
         for number, node in enumerate(scenario.nodes):
             self._api.create("/api/v1/nodes", node_document(node, number))
@@ -138,10 +135,7 @@ class Runner:
         return good
 
     def books(self) -> list[Json]:
-        """Return the nodes of the extender's inspect document and of DRA drivers.
-
-        Raises ApiUnavailable.
-        """
+        """Return the nodes of the extender and of DRA drivers. Raises ApiUnavailable."""
         nodes = [node for node in self._inspected() if node["name"] not in self._by_driver]
         return [*nodes, *self._claim_books()]
 
@@ -155,10 +149,7 @@ class Runner:
         self._report.told(sorted(self._devices.told(), key=lambda row: row[:2]))
 
     def clean(self) -> None:
-        """Delete all pods and nodes, and wait until extender and scheduler have dropped them.
-
-        Raises ApiError.
-        """
+        """Delete all pods and nodes, and wait until nobody knows them. Raises ApiError."""
         for path in _OWNERS:
             root, _, kind = path.rpartition("/")
             owners: list[Json] = []
@@ -323,9 +314,7 @@ class Runner:
         return Facts(pods, nodes, books, self._cycles.all())
 
     def _wait_for_books(self, names: set[str]) -> bool:
-        """Wait until the extender lists exactly these nodes with devices, and their device plug-ins
-        serve; return whether this came true.
-        """
+        """Wait until the extender lists exactly these nodes; return whether it does."""
         return self._wait_until(
             lambda: (
                 self._devices.serve(names)
@@ -336,9 +325,7 @@ class Runner:
         )
 
     def _wait_for_scheduler(self, nodes: Sequence[str], is_known: bool) -> bool:
-        """Wait until the scheduler knows these nodes, or none of them; return whether this came
-        true.
-        """
+        """Wait until the scheduler knows all or none of these nodes; return whether it does."""
         sees = self._sees
         return sees is None or self._wait_until(
             lambda: all(sees(node) is is_known for node in nodes), len(nodes)

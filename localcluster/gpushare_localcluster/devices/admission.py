@@ -32,9 +32,7 @@ class Devices:
         """End the device manager of a deleted node."""
 
     def amounts(self, node: str) -> tuple[int, int] | None:
-        """Return (units, healthy units) of a node; None before the first report of the device
-        plug-in.
-        """
+        """Return (units, healthy units) of a node; None before the device plug-in reports."""
         del node
         return None
 

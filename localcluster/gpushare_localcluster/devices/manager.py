@@ -90,10 +90,7 @@ class Sockets:
         self.registered = 0
 
     def call(self, method: str, request: Message, answer: type[_AnswerT]) -> _AnswerT:
-        """Return the plug-in's answer.
-
-        Raises AdmissionError without a plug-in, RpcError for a refusal.
-        """
+        """Return the plug-in's answer. Raises AdmissionError or RpcError."""
         if not self._clients:
             raise AdmissionError("unknown Device Plugin")
         *_, channel = self._clients.values()

@@ -61,7 +61,7 @@ class Decision:
     node: str
     evaluated: int
     feasible: int
-    scores: Mapping[str, int]
+    scores: Mapping[str, int] = field(default_factory=dict)
     details: Scores = field(default_factory=dict)
     statuses: Mapping[str, Status] = field(default_factory=dict)
     state: CycleState = field(default_factory=CycleState)
@@ -79,10 +79,7 @@ class SchedulingCycle:
         self._nominated: Nominated = {}
 
     def decide(self, pod: PodView, snapshot: Snapshot) -> Decision:
-        """Return the best node.
-
-        Raises FitError if no node fits, CycleError if an extender or a plug-in failed.
-        """
+        """Return the best node. Raises FitError, or CycleError for a failure."""
         if not snapshot.nodes:
             raise FitError(NO_NODES, frozenset(), {})
         self._handle.snapshot = snapshot
@@ -91,36 +88,25 @@ class SchedulingCycle:
         statuses: dict[str, Status] = {}
         nodes = self._pre_filter(framework, state, pod, snapshot, statuses)
         if self._nominated_fits(framework, state, pod, snapshot):
-            return Decision(
-                pod=pod, node=pod.nominated_node, evaluated=1, feasible=1, scores={}, state=state
-            )
+            return Decision(pod, pod.nominated_node, evaluated=1, feasible=1, state=state)
         feasible = self._filter(framework, state, pod, nodes, statuses)
         feasible = self._extender_filter(pod, feasible, statuses)
         if not feasible:
             raise self._fit_error(framework, state, pod, statuses)
-        evaluated = len(feasible) + len(statuses)
-        if len(feasible) == 1:
-            name = feasible[0].name
-            return Decision(
-                pod=pod,
-                node=name,
-                evaluated=evaluated,
-                feasible=1,
-                scores={},
-                statuses=statuses,
-                state=state,
-            )
-        details = self._score(framework, state, pod, feasible)
-        scores = dict.fromkeys((node.name for node in feasible), 0)
+        scores: dict[str, int] = {}
+        details: Scores = {}
+        if len(feasible) > 1:
+            details = self._score(framework, state, pod, feasible)
+            scores = dict.fromkeys((node.name for node in feasible), 0)
         for added in details.values():
             for name in scores.keys() & added.keys():
                 scores[name] += added[name]
-        top = max(scores.values())
-        name = self._random.choice([name for name, score in scores.items() if score == top])
+        top = max(scores.values(), default=0)
+        best = [name for name, score in scores.items() if score == top]
         return Decision(
             pod=pod,
-            node=name,
-            evaluated=evaluated,
+            node=self._random.choice(best) if best else feasible[0].name,
+            evaluated=len(feasible) + len(statuses),
             feasible=len(feasible),
             scores=scores,
             details=details,
@@ -183,9 +169,7 @@ class SchedulingCycle:
         nodes: Sequence[NodeInfo],
         statuses: dict[str, Status],
     ) -> list[NodeInfo]:
-        """Return the nodes that pass all filters, until enough are found; the start rotates from
-        pod to pod.
-        """
+        """Return enough nodes that pass all filters; the start rotates from pod to pod."""
         total = len(nodes)
         enough = nodes_to_find(total, framework.percentage)
         feasible: list[NodeInfo] = []
@@ -206,9 +190,7 @@ class SchedulingCycle:
     def _extender_filter(
         self, pod: PodView, feasible: list[NodeInfo], statuses: dict[str, Status]
     ) -> list[NodeInfo]:
-        """Return the nodes that pass all extenders, each called with the nodes left by the one
-        before.
-        """
+        """Return the nodes that pass all extenders; each gets the nodes of the one before."""
         for extender in self._extenders:
             if not feasible:
                 break

@@ -155,9 +155,7 @@ class TaintToleration(PlainPlugin):
         )
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
-        """Return Success, or the objection to a taint; up to 1.35 with its name: `taint {KEY:
-        VALUE}`.
-        """
+        """Return Success, or the objection to a taint (up to 1.35 with its name)."""
         if node.node.taints and untolerated(node.node.taints, pod.tolerations):
             return Status(Code.UNRESOLVABLE, ("node(s) had untolerated taint(s)",))
         return SUCCESS
@@ -218,9 +216,7 @@ class NodeAffinity:
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[NodeNames | None, Status]:
-        """Return the nodes named by the terms, if every term names nodes; Skip without
-        requirements.
-        """
+        """Return the nodes that every term names, if all name nodes; Skip without requirements."""
         if pod.affinity_terms is None and self._required is None and not pod.node_selector:
             return None, SKIP
         if not pod.affinity_terms:
