@@ -59,7 +59,9 @@ def with_defaults(body: Object) -> Object:
     """
     spec = section(body, "spec")
     for field in (*CONTAINER_LISTS, "tolerations", "schedulingGates", "volumes"):
-        _check_list(spec, field)
+        value = [] if spec.get(field) is None else spec[field]
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise bad_request(f"spec.{field} must be a list of objects")
     _check_containers(body, spec)
     _check_pod_level(name_of(body), spec)
     if spec.get("schedulingGates") and spec.get("nodeName"):
@@ -166,14 +168,6 @@ def _only_permitted_changes(before: Object, after: Object) -> bool:
     return keeps_tolerations and only_removes_gates and sooner
 
 
-def _check_list(spec: Object, field: str) -> None:
-    value = spec.get(field)
-    if value is None:
-        return
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise bad_request(f"spec.{field} must be a list of objects")
-
-
 def _check_containers(body: Object, spec: Object) -> None:
     name = name_of(body)
     if not spec.get("containers"):
@@ -256,10 +250,8 @@ def _check_resource(
     pod: Object, container: Object, resource: str, request: str, limit: str | None
 ) -> None:
     """Refuse an impossible resource, and an over-committed extended resource."""
-    name, field_path = (
-        name_of(pod),
-        f"spec.containers[{container.get('name')}].resources.{resource}",
-    )
+    name = name_of(pod)
+    field_path = f"spec.containers[{container.get('name')}].resources.{resource}"
     if resource.startswith("hugepages-"):
         return
     # Only resources of quotas are called requests.NAME.
@@ -298,11 +290,8 @@ def qos_class(body: Object) -> str:
     ]
     if not any(request or limit for request, limit in amounts):
         return "BestEffort"
-    return (
-        "Guaranteed"
-        if all(limit and limit == request for request, limit in amounts)
-        else ("Burstable")
-    )
+    equal = all(limit and limit == request for request, limit in amounts)
+    return "Guaranteed" if equal else "Burstable"
 
 
 _BINDING = "pods/binding"

@@ -31,7 +31,7 @@ from gpushare_localcluster.scheduler.events import EventRecorder
 from gpushare_localcluster.scheduler.extender import HttpExtender
 from gpushare_localcluster.scheduler.handle import Handle, WaitingPod
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
-from gpushare_localcluster.scheduler.preemption import Evictor
+from gpushare_localcluster.scheduler.preemption import evict
 from gpushare_localcluster.scheduler.profiles import SchedulerOptions, build_frameworks
 from gpushare_localcluster.scheduler.queue import QueuedPod, SchedulingQueue
 from gpushare_localcluster.scheduler.schedule_one import Observer, ScheduleOne
@@ -312,12 +312,11 @@ class Scheduler:
 
     def _make_handle(self, options: SchedulerOptions) -> Handle:
         """Return the handle with the frameworks of all profiles. Raises SettingsError."""
-        evictor = Evictor(self._api, self._events.preempted)
         handle = Handle(
             api=self._api,
             extenders=[HttpExtender(config) for config in options.extenders],
             budgets=self._others.budgets,
-            evict=evictor.carry_out,
+            evict=partial(evict, self._api, self._events.preempted),
             activate=self._activate,
             nominated=self._nominated,
             namespace_labels=self._others.labels_of,
