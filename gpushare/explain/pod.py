@@ -10,13 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Protocol, Self, TypeVar
 
-from gpushare.core.explain import (
-    BoundPodScore,
-    Explanation,
-    PodVerdict,
-    explain,
-    score_bound_pod,
-)
+from gpushare.core.explain import BoundPodScore, Explanation, PodVerdict, explain, score_bound_pod
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.ranking import Ranking
@@ -386,7 +380,6 @@ def node_books(ledger: Reader, node: str) -> NodeBooks | None:
 
 
 def _charged(answer: PodExplanation, books: ExplainSource, entry: Entry) -> PodExplanation:
-    """Return the explanation of a pod in the books."""
     state = "bound" if entry.known_bound else "binding"
     answer = replace(answer, state=state, request=entry.request, node=entry.node)
     if not entry.placement:

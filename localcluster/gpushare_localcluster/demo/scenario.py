@@ -17,8 +17,7 @@ import msgspec
 import yaml
 
 from gpushare.errors import SettingsError
-from gpushare.trace.nodes_and_pods import MILLI, read_nodes, read_pods
-from gpushare.trace.rows import TraceError
+from gpushare.trace.nodes_and_pods import MILLI, TraceError, read_nodes, read_pods
 from gpushare.yamlfile import BoundedLoader, read_text
 from gpushare_localcluster.demo.manifests import CLASS
 from gpushare_localcluster.demo.plan import (

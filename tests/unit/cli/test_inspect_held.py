@@ -39,11 +39,7 @@ def resource() -> ManagedResource:
 @pytest.fixture
 def explainer(resource: ManagedResource) -> Explainer:
     return Explainer(
-        ScriptedApi(),
-        ManagedResources((resource,)),
-        "GiB",
-        not_ready=str,
-        called=lambda _: False,
+        ScriptedApi(), ManagedResources((resource,)), "GiB", not_ready=str, called=lambda _: False
     )
 
 
