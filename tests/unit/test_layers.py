@@ -112,6 +112,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "wire.objects",
         "wire.extender",
         "wire.kueue",
+        "wire.moves",
         "wire.preempt",
         "device_plugin.devices",
         "gpushare_localcluster.api.objects",
