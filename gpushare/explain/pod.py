@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Protocol, Self, TypeVar
 
+from gpushare.core.claims.model import DeviceKey
 from gpushare.core.explain import BoundPodScore, Explanation, PodVerdict, explain, score_bound_pod
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.node_filters import OwnFilters
@@ -123,10 +124,7 @@ class NodeAsk:
 class GivenCard:
     """A device of a claim."""
 
-    driver: str
-    """Driver, pool and device together name the device in a ResourceSlice."""
-    pool: str
-    device: str
+    key: DeviceKey
     uuid: str
     """The uuid of the card, or "" if unknown."""
     units: int | None
