@@ -15,14 +15,7 @@ from gpushare.core.decide import best_shares
 from gpushare.core.model import ANY_NEIGHBOURS, Request, Shares
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import FallbackScorer, Ranking, Scorer, Scores, fits_devices
-from gpushare.core.snapshot import (
-    Bools,
-    Floats,
-    Rows,
-    Snapshot,
-    counts_of,
-    has_accepted_model,
-)
+from gpushare.core.snapshot import Bools, Floats, Rows, Snapshot, counts_of, has_accepted_model
 from gpushare.errors import SettingsError
 
 _ROWS_REMEMBERED = 5_000_000

@@ -207,11 +207,7 @@ class OwnFilters:
         self._ignored = ignored
 
     def obstacles(
-        self,
-        node: str,
-        request: Request,
-        demands: Demands = NO_DEMANDS,
-        more: Amounts = _NOTHING,
+        self, node: str, request: Request, demands: Demands = NO_DEMANDS, more: Amounts = _NOTHING
     ) -> tuple[Obstacle, ...]:
         """Return all reasons that exclude the node, the gravest first.
 

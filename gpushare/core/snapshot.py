@@ -13,13 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.amounts import (
-    COMPUTE,
-    PERCENT_AMOUNTS,
-    SHARE,
-    DeviceAmount,
-    memory_percent,
-)
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, SHARE, DeviceAmount, memory_percent
 from gpushare.core.apart import Workloads, pods_of_workload
 from gpushare.core.layout import GroupRows
 from gpushare.core.model import ANY_CARD, ANY_SHARERS, Cards, Pinned, Reason, Request

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, Percents
-from gpushare.core.explain import BoundPodScore, Explanation, Remedy
+from gpushare.core.bound_pod import BoundPodScore
+from gpushare.core.explain import Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import (

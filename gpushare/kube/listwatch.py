@@ -40,17 +40,14 @@ class Page(Part, Protocol):
     @property
     def resource_version(self) -> str:
         """The resourceVersion of the list."""
-        ...
 
     @property
     def items(self) -> Sequence[object]:
         """The objects that could be read."""
-        ...
 
     @property
     def bad(self) -> Sequence[object]:
         """The objects that could not be read."""
-        ...
 
 
 class DecodedEvent(Protocol):
@@ -59,22 +56,18 @@ class DecodedEvent(Protocol):
     @property
     def kind(self) -> str:
         """ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
-        ...
 
     @property
     def resource_version(self) -> str:
         """The resourceVersion of the event."""
-        ...
 
     @property
     def code(self) -> int:
         """The status of an ERROR."""
-        ...
 
     @property
     def bad(self) -> object | None:
         """The object that could not be read, if there is one."""
-        ...
 
 
 PageT = TypeVar("PageT", bound=Page)
@@ -88,11 +81,9 @@ class Decoder(Protocol[PageT_co, EventT_co]):
 
     def decode_list(self, body: bytes) -> PageT_co:
         """Return a page; raises if the body is none."""
-        ...
 
     def decode_event(self, line: bytes) -> EventT_co:
         """Return an event; raises if the line is none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
