@@ -21,13 +21,19 @@ from gpushare.cli.documents import as_one, dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.options import connection
-from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.parsers import whatif_parser
 from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster, tolerated_taints
 from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import style_of
-from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines, some
+from gpushare.cli.whatif_text import (
+    document_of,
+    lines_of,
+    need_document,
+    need_lines,
+    overlay_text,
+    some,
+)
 from gpushare.commandline import USAGE, columns_of
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.selectors import tolerating

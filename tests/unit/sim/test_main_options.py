@@ -9,8 +9,7 @@ import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.sim.inputs import read_inputs, shipped
-from gpushare.sim.options import read_options
-from gpushare.sim.parameters import Parameters
+from gpushare.sim.options import Parameters, read_options
 from gpushare.trace.nodes_and_pods import TraceError, TraceNode, TracePod, read_pods
 
 NINE = "cpu050 cpu250 default gpushare100 gpushare40 gpuspec10 gpuspec33 multigpu20 multigpu50"
