@@ -18,7 +18,7 @@ from gpushare.device_plugin.container import ContainerAllocation, Contract, answ
 from gpushare.device_plugin.devices import FileSource, NvmlSource
 from gpushare.device_plugin.event_messages import PluginEvents
 from gpushare.device_plugin.hami_folders import ContainerFolders
-from gpushare.device_plugin.handover import Handover
+from gpushare.device_plugin.handover import Handover, Setup
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, read_checkpoint
@@ -136,14 +136,13 @@ class DevicePlugin:
             mps_shm=options.mps_shm_dir,
             driver_guarantee=options.driver_guarantee,
         )
-        self._handover = Handover(
+        setup = Setup(
             options.device_list_strategy,
             options.cdi_kind,
-            options.host_root,
             by_nvml=nvml is not None,
-            passes_nodes=options.pass_device_specs,
             needs_limits=isolation == "driver",
         )
+        self._handover = Handover(setup, options.host_root, passes_nodes=options.pass_device_specs)
         self._look_at_node()
         folder = options.device_plugin_dir
         self._server = PluginServer(

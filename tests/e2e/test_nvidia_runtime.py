@@ -17,7 +17,7 @@ from gpushare.device_plugin.container import (
     Mount,
     answer,
 )
-from gpushare.device_plugin.handover import CONTROL_NODES, Handover
+from gpushare.device_plugin.handover import CONTROL_NODES, Handover, Setup
 from gpushare.device_plugin.identity import Grant
 from gpushare.wire.annotations import ALIYUN
 from tests.e2e.chart import ROOT
@@ -148,7 +148,7 @@ def test_auto_takes_a_way_that_works_where_there_is_one(
     file.parent.mkdir(parents=True)
     settings = TOOLKITS[toolkit].items()
     file.write_text("".join(f"{name} = {str(on).lower()}\n" for name, on in settings))
-    way = Handover("auto", "nvidia.com/gpu", tmp_path, passes_nodes=False, needs_limits=True)
+    way = Handover(Setup("auto", needs_limits=True), tmp_path, passes_nodes=False)
     chosen = way.look(GPUS, runtime, "v1.34.1")
     devices = started(node, chosen.strategy, TOOLKITS[toolkit], isolation="driver")
     assert devices.gpus == {"1"}
@@ -160,7 +160,7 @@ def test_auto_takes_a_way_that_works_where_there_is_one(
 
 def test_without_the_toolkits_configuration_both_ways_are_tried(node: NvidiaNode) -> None:
     nowhere = Path("/nowhere")
-    way = Handover("auto", "nvidia.com/gpu", nowhere, passes_nodes=False, needs_limits=False)
+    way = Handover(Setup("auto"), nowhere, passes_nodes=False)
     strategy = way.look(GPUS, "containerd://1.7.27", "v1.34.1").strategy
     for toolkit in ("as installed", "mounts alone"):
         assert started(node, strategy, TOOLKITS[toolkit]).gpus == {"1"}
