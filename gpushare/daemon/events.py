@@ -98,20 +98,12 @@ class PendingEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """Write a new event."""
+class Write:
+    """Write a new event, or how often the event of that name has been seen."""
 
     name: str
     event: PendingEvent
-
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """Write how often the event of that name has been seen."""
-
-    name: str
-    event: PendingEvent
-    count: int
+    count: int = 1
 
 
 @dataclass(slots=True)
@@ -131,7 +123,7 @@ class EventAggregator:
         default_factory=lambda: Buckets(OBJECT_RATE, OBJECT_BURST, _MAX_OBJECTS)
     )
 
-    def take(self, event: PendingEvent, now: float) -> Post | Patch | None:
+    def take(self, event: PendingEvent, now: float) -> Write | None:
         """Return the next write; None for a repetition that the next count includes."""
         series = self._series.get(event.key)
         if series is None or now > series.last + WINDOW:
@@ -144,13 +136,13 @@ class EventAggregator:
             self._series.move_to_end(event.key)
             while len(self._series) > _MAX_SERIES:
                 self._series.popitem(last=False)
-            return Post(name, event)
+            return Write(name, event)
         series.count, series.last = series.count + 1, now
         self._series.move_to_end(event.key)
         if now < series.written_at + SERIES_EVERY:
             return None
         series.written_at = now
-        return Patch(series.name, event, series.count)
+        return Write(series.name, event, series.count)
 
     def forget(self, event: PendingEvent) -> None:
         """Forget the series of an event that does not exist (not accepted, or expired): a
@@ -377,10 +369,10 @@ class Recorder(Part):
             self._failures = 0
             self._off_logged = False
 
-    def _write(self, step: Post | Patch) -> None:
+    def _write(self, step: Write) -> None:
         """Send the write once. Raises ApiError. An event that exists was written before."""
         event, regarding = step.event, step.event.regarding
-        if isinstance(step, Patch):
+        if step.count > 1:
             path, series = events_path(regarding, step.name), encode_series(step.count, event.stamp)
             _check(merge_patch(self.api, path, series, _TIMEOUT))
             return

@@ -91,12 +91,10 @@ class Documents:
         self._gate = resources.gate
         self._unit = unit
         self._not_ready = not_ready
-        self._parts = [
-            _KeptPart(resource, unit, last_hour, called, mistaken_pods, shadow=shadow)
-            for resource in resources
-        ]
+        told = unit, last_hour, called, mistaken_pods
+        self._parts = [_KeptPart(resource, *told, shadow=shadow) for resource in resources]
         if claims is not None:
-            self._parts.append(_ClaimsPart(claims, unit, last_hour, called, mistaken_pods))
+            self._parts.append(_ClaimsPart(claims.source, *told, claims=claims))
         self._since = last_hour.since
         self._making = threading.Lock()
         self._key: object = None
@@ -311,32 +309,27 @@ class _KeptPart:
             yield text
 
 
+@dataclass(eq=False)
 class _ClaimsPart(_KeptPart):
     """The part about the devices of the driver: claims hold memory, and pods with claims wait."""
 
-    more = MappingProxyType({"holder": "claim"})
+    more: ClassVar[Mapping[str, str]] = MappingProxyType({"holder": "claim"})
+    _: KW_ONLY
+    claims: ClaimsView
 
-    def __init__(
-        self,
-        claims: ClaimsView,
-        unit: str,
-        last_hour: LastHour,
-        called: Callable[[str], bool],
-        mistaken_pods: MistakenPods,
-    ) -> None:
-        super().__init__(claims.source, unit, last_hour, called, mistaken_pods)
-        self._claims = claims
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._readings: tuple[Version, Readings] = _NEVER, {}
 
     def version(self) -> object:
         """Return a value that differs whenever the text does."""
-        return super().version(), self._claims.books.version, self._claims.waiting.version
+        return super().version(), self.claims.books.version, self.claims.waiting.version
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         del books
-        by_class = self._claims.books.resources.keys()
-        pods = [pod for pod in self._claims.waiting.all().values() if pod.asks_by_claims(by_class)]
-        version = self._claims.books.version, self.resource.filters.states.version
+        by_class = self.claims.books.resources.keys()
+        pods = [pod for pod in self.claims.waiting.all().values() if pod.asks_by_claims(by_class)]
+        version = self.claims.books.version, self.resource.filters.states.version
         if self._readings[0] != version:
             self._readings = version, {}
         questions = [pod.needs for pod in in_turns(pods, lambda pod: pod.ref.namespace)]
@@ -355,7 +348,7 @@ class _ClaimsPart(_KeptPart):
     def _why_pending(self, needs: bytes) -> str:
         if not needs:
             return _TOO_LARGE
-        claims, (_, readings) = self._claims, self._readings
+        claims, (_, readings) = self.claims, self._readings
         books, filters, pod = claims.books, claims.source.filters, CLAIMS_PODS.decode(needs)
         explained = explain_claims(
             pod, books, filters, claims.matches, self.unit, readings=readings
