@@ -12,9 +12,10 @@ from pathlib import Path
 
 from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.health import HealthServer
+from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import NVIDIA_IDS, ORIGINAL_IDS, NodeCards, form_of, unit_mib
-from gpushare.device_plugin.container import ContainerAllocation, Contract, answer
+from gpushare.device_plugin.container import Contract, answer
 from gpushare.device_plugin.devices import FileSource, NvmlSource
 from gpushare.device_plugin.event_messages import PluginEvents
 from gpushare.device_plugin.hami_folders import ContainerFolders
@@ -209,7 +210,7 @@ class DevicePlugin:
             self._folders.look(record)
         self._compute.look(record)
 
-    def _answer(self, served: Served) -> ContainerAllocation:
+    def _answer(self, served: Served) -> pb.ContainerAllocateResponse:
         """Return the answer for the container. Raises RequestRefused."""
         contract = replace(
             self._contract,

@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.cards import Card
-from gpushare.device_plugin.container import (
-    ContainerAllocation,
-    Contract,
-    Mount,
-    answer,
-)
+from gpushare.device_plugin.container import Contract, answer
 from gpushare.device_plugin.handover import CONTROL_NODES, Handover, Setup
 from gpushare.device_plugin.identity import Grant
 from gpushare.wire.annotations import ALIYUN
@@ -110,16 +106,16 @@ def test_nodes_that_the_kubelet_passes_are_no_others_than_the_runtime_gives(
     assert devices.nodes == {"/dev/nvidia1", *CONTROL}
 
 
-def own_pod() -> ContainerAllocation:
+def own_pod() -> pb.ContainerAllocateResponse:
     """The plug-in's own container by its manifest: variables, and mounts of /dev/null."""
     text = (ROOT / "config" / "device-plugin" / "daemonset.yaml").read_text()
     spec = yaml.safe_load(text)["spec"]["template"]["spec"]
     (part,) = spec["containers"]
     of = {item["name"]: item["hostPath"]["path"] for item in spec["volumes"] if "hostPath" in item}
-    return ContainerAllocation(
-        {item["name"]: item["value"] for item in part["env"] if "value" in item},
-        [
-            Mount(item["mountPath"], of[item["name"]])
+    return pb.ContainerAllocateResponse(
+        envs={item["name"]: item["value"] for item in part["env"] if "value" in item},
+        mounts=[
+            pb.Mount(container_path=item["mountPath"], host_path=of[item["name"]], read_only=True)
             for item in part["volumeMounts"]
             if of.get(item["name"]) == "/dev/null"
         ],

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator
-from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.devices import FileSource
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.pods import Pods
@@ -45,7 +45,7 @@ class World:
             health,
             Allocator(pods, dict, health.cards),
             lambda ids: None,
-            answer=lambda served: ContainerAllocation({}),
+            answer=lambda served: pb.ContainerAllocateResponse(),
             observe=lambda *told: None,
         )
         self.made.append(
