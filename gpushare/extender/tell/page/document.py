@@ -454,20 +454,23 @@ def node_document(
             pods[device] += 1
     unplaced_pods = [entry for entry in ordered if not _shares(entry, spec)]
     unplaced = sum(entry.units(spec.capacity) for entry in unplaced_pods)
-    devices = [
-        _device(
-            spec,
-            index,
-            allocated[index],
-            max(spec.capacity[index] - used[index], 0)
-            if spec.healthy[index]
-            and availability.takes_pods
-            and pods[index] + len(unplaced_pods) < spec.max_sharers
-            else 0,
-            typical,
+    devices: list[dict[str, Any]] = []
+    for index, total in enumerate(spec.capacity):
+        has_place = pods[index] + len(unplaced_pods) < spec.max_sharers
+        is_open = spec.healthy[index] and availability.takes_pods and has_place
+        free = max(total - used[index], 0) if is_open else 0
+        devices.append(
+            {
+                "index": index,
+                "uuid": (spec.uuids[index] or None) if spec.uuids else None,
+                "model": (spec.models[index] or None) if spec.models else None,
+                "healthy": spec.healthy[index],
+                "total": total,
+                "allocated": allocated[index],
+                "free": free,
+                "stranded": stranded_units(free, typical),
+            }
         )
-        for index in range(len(spec.capacity))
-    ]
     limits = memory_limits(ordered, used, spec.capacity)
     for device_object, units in zip(devices, limits, strict=bool(limits)):
         device_object["limits"] = units
@@ -496,19 +499,6 @@ def node_document(
         **stranded_by,
         "devices": devices,
         "pods": [_pod(entry, spec, [amount for amount, _ in percents_used]) for entry in ordered],
-    }
-
-
-def _device(spec: NodeSpec, index: int, allocated: int, free: int, typical: int) -> dict[str, Any]:
-    return {
-        "index": index,
-        "uuid": (spec.uuids[index] or None) if spec.uuids else None,
-        "model": (spec.models[index] or None) if spec.models else None,
-        "healthy": spec.healthy[index],
-        "total": spec.capacity[index],
-        "allocated": allocated,
-        "free": free,
-        "stranded": stranded_units(free, typical),
     }
 
 
