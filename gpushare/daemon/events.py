@@ -18,12 +18,7 @@ from typing import Protocol
 
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
-from gpushare.errors import (
-    ApiConflict,
-    ApiError,
-    ApiUnavailable,
-    WireError,
-)
+from gpushare.errors import ApiConflict, ApiError, ApiUnavailable, WireError
 from gpushare.kube.api import Api, merge_patch
 from gpushare.logline import Line
 from gpushare.turns import Turns

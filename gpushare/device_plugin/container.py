@@ -239,10 +239,7 @@ def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[pb.Mou
     limits = [
         f"{number}={units * contract.unit_mib}M" for number, (_, units) in enumerate(grant.limits)
     ]
-    envs = {
-        _MPS_LIMIT: ",".join(limits),
-        "CUDA_MPS_PIPE_DIRECTORY": contract.mps_pipe,
-    }
+    envs = {_MPS_LIMIT: ",".join(limits), "CUDA_MPS_PIPE_DIRECTORY": contract.mps_pipe}
     return envs, (
         _mount(contract.mps_pipe, contract.mps_pipe, read_only=False),
         _mount("/dev/shm", contract.mps_shm, read_only=False),  # noqa: S108 -- MPS' own

@@ -89,9 +89,7 @@ class PluginServer:
                 self._pre_start_container, pb.PreStartContainerRequest
             ),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                self._list_and_watch,
-                pb.Empty.FromString,
-                pb.ListAndWatchResponse.SerializeToString,
+                self._list_and_watch, pb.Empty.FromString, pb.ListAndWatchResponse.SerializeToString
             ),
         }
         handler = grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)

@@ -122,10 +122,7 @@ def test_the_processes_of_a_container_are_added_up_by_card(world: World) -> None
         f"0::/kubepods/pod{body['metadata']['uid']}/{ids[0]}/deeper\n"
     )
     world.processes["GPU-0"] = {11: GIB, 13: GIB, 12: 5 * MIB, 99: 3 * GIB}
-    assert world.look() == [
-        ("c0", "GPU-0", 4096, 2048, None),
-        ("c1", "GPU-0", 2048, 5, None),
-    ]
+    assert world.look() == [("c0", "GPU-0", 4096, 2048, None), ("c1", "GPU-0", 2048, 5, None)]
     assert world.memory_of.seen().cards == {"GPU-0": 8 * GIB, "GPU-1": 8 * GIB}
     assert world.messages == []
 

@@ -161,9 +161,7 @@ def test_a_kubelet_that_is_away_is_not_said_to_follow_another(
     assert "another device plug-in" not in caplog.text
 
 
-def test_a_kubelet_that_follows_us_no_more_again_and_again_may_follow_another(
-    world: World,
-) -> None:
+def test_a_kubelet_that_follows_us_no_more_again_and_again_may_follow_another(world: World) -> None:
     world.kubelet.start()
     process = world.process()
     world.registered(process)

@@ -10,12 +10,7 @@ import pytest
 
 from gpushare.device_plugin.cards import device_id
 from gpushare.device_plugin.identity import CheckpointEntry, PodKey
-from gpushare.device_plugin.kubelet import (
-    CHECKPOINT,
-    KubeletError,
-    parse_answer,
-    read_checkpoint,
-)
+from gpushare.device_plugin.kubelet import CHECKPOINT, KubeletError, parse_answer, read_checkpoint
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import ApiNotFound, ApiUnreachable, GpuShareError, MessageError, RequestRefused

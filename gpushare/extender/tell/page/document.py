@@ -139,10 +139,7 @@ class ExplanationCache:
         """Whether all sentences are of the last snapshot."""
 
     def about(
-        self,
-        questions: Iterable[_Question],
-        explain: Callable[[_Question], str],
-        version: Version,
+        self, questions: Iterable[_Question], explain: Callable[[_Question], str], version: Version
     ) -> Mapping[Hashable, str]:
         """Return the sentences; a question before its first turn has none.
 

@@ -220,9 +220,7 @@ def test_policies_made_anew_rank_under_the_winner_name_too(
 
 
 def test_the_winner_knows_the_kinds_that_were_asked_for(
-    learning: PolicyRefresher,
-    managed: ManagedResource,
-    clock: Clock,
+    learning: PolicyRefresher, managed: ManagedResource, clock: Clock
 ) -> None:
     managed.ranking(SHARE).scores(managed.ledger.snapshot(), SHARE)
     create(learning, managed, FEWEST_SEEN, clock)
