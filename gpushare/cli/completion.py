@@ -203,7 +203,8 @@ def _completed(
         prefix = "" if values_alone else f"{name}="
     if option is None and typed.startswith("-"):
         options = line.options.items()
-        helps = [f"{name}\t{_help(action)}" for name, action in options if name.startswith("--")]
+        texts = ((name, (action.help or "").partition(" (default")[0]) for name, action in options)
+        helps = [f"{name}\t{' '.join(text.split())}" for name, text in texts if name[:2] == "--"]
         return _output(helps, typed, _NO_FILES)
     action = option or line.argument
     if action is None:
@@ -215,10 +216,6 @@ def _completed(
     except GpuShareError:
         candidates = []
     return _output((prefix + word for word in candidates), prefix + typed, _NO_FILES)
-
-
-def _help(action: argparse.Action) -> str:
-    return " ".join((action.help or "").split()).partition(" (default")[0]
 
 
 def _output(candidates: Iterable[str], typed: str, directive: int) -> str:

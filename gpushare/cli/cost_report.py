@@ -1,7 +1,7 @@
 """`gpushare report`: the GPU-hours of namespaces or workloads, by a Prometheus.
 
 The root of the command: command line to queries, rows and prices to a table or a document. The
-queries are in gpu_hours.py, those of --rightsize in rightsize.py. Standard library only, but for
+queries are in prometheus.py, those of --rightsize in rightsize.py. Standard library only, but for
 files of prices and tokens.
 
 Tested in `tests/unit/cli/test_cost_report.py` and `tests/e2e/test_report.py`.
@@ -16,18 +16,19 @@ from typing import Any
 
 from gpushare.cli.documents import API_VERSION, dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
-from gpushare.cli.gpu_hours import (
+from gpushare.cli.parsers import BY_NAMESPACE, report_parser
+from gpushare.cli.prometheus import (
     LABELS,
     CostReport,
     HolderHours,
     Names,
+    Prometheus,
     Window,
     check_namespace,
     matchers_of,
     read_report,
+    seconds_of,
 )
-from gpushare.cli.parsers import BY_NAMESPACE, report_parser
-from gpushare.cli.prometheus import Prometheus, seconds_of
 from gpushare.cli.rightsize import margin_of, read_sizes, sizes_document, sizes_table
 from gpushare.cli.tables import align
 from gpushare.errors import SettingsError

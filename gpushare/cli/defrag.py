@@ -20,11 +20,7 @@ from gpushare.cli.defrag_apply import DefragRun, Look, RunOutcome
 from gpushare.cli.documents import API_VERSION, dumped
 from gpushare.cli.exit_codes import ended
 from gpushare.cli.kubectl import Kubectl
-from gpushare.cli.listed_cluster import (
-    ListedResource,
-    list_resources,
-    list_rules,
-)
+from gpushare.cli.listed_cluster import ListedResource, list_resources, list_rules
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import MOST_MOVES_ASKED, defrag_parser
 from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
@@ -147,7 +143,6 @@ def _carry_out(look: Look, options: argparse.Namespace, kubectl: Kubectl) -> int
 
 
 def _books(options: argparse.Namespace, kubectl: Kubectl) -> tuple[ListedResource, MoveRules]:
-    """Return the books, and the rules for moves of pods."""
     if options.snapshot:
         if not options.movable:
             raise SettingsError(
@@ -161,11 +156,7 @@ def _books(options: argparse.Namespace, kubectl: Kubectl) -> tuple[ListedResourc
         raise SettingsError("--movable goes with --snapshot: in a cluster pods say it by a label")
     names = [Names.for_resource(options.resource)]
     books = list_resources(
-        kubectl,
-        names,
-        options.unit,
-        policy=options.policy,
-        namespace=options.extender_namespace,
+        kubectl, names, options.unit, policy=options.policy, namespace=options.extender_namespace
     )[0]
     return books, list_rules(kubectl, books, books.notes, time.time())
 

@@ -242,7 +242,6 @@ class DefragRun:
     # -- a move -----------------------------------------------------------------------------------
 
     def _evict(self, move: PodMove) -> moves.Step:
-        """Record the move, and evict the pod."""
         ref, run = move.entry.ref, self._run
         if run.sent is None:
             run.old = old = self._look.books.pods[ref.uid]
@@ -272,7 +271,6 @@ class DefragRun:
         return step
 
     def _send(self, move: PodMove) -> moves.Answer:
-        """Send the eviction; return its outcome."""
         ref, run = move.entry.ref, self._run
         version = (run.old and run.old.metadata and run.old.metadata.resource_version) or ""
         try:
@@ -308,7 +306,6 @@ class DefragRun:
     # -- the end ----------------------------------------------------------------------------------
 
     def _reason(self, why: moves.Stop) -> str:
-        """Return why the run stops."""
         run, observation = self._run, self._observation
         move = run.sent or run.evicted
         ref, seconds = move.entry.ref if move else None, f"{self._wait:g} seconds"
@@ -334,7 +331,6 @@ class DefragRun:
                 return f"the rest of the plan holds no longer: {self._why_not()[1]}"
 
     def _replacement(self, ref: PodRef | None) -> str:
-        """Return the state of the replacement of the evicted pod, or of the pod while it ends."""
         heir = self._observation.heir
         if self._error is not None:
             return str(self._error)

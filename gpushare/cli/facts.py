@@ -12,14 +12,15 @@ Tested in `tests/unit/cli/test_facts.py` and `tests/contract/test_golden_inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, memory_percent, of_one_device, percents_of
-from gpushare.core.model import ANY_SHARERS, MAX_UNITS, Given, PodRef, Reason, Request, Shares
+from gpushare.core.amounts import memory_percent
+from gpushare.core.model import ANY_SHARERS, Given, PodRef, Reason, Request, Shares
 from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement
-from gpushare.wire.device_request import ContainerSums, device_request
+from gpushare.wire.device_request import container_sums, device_request, request_of_one_device
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import (
     InventoryDevice,
@@ -27,7 +28,7 @@ from gpushare.wire.inventory import (
     devices_of_totals,
     most_sharers,
 )
-from gpushare.wire.quantity import peak, to_bytes, to_milli, to_units
+from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
 from gpushare.wire.scale_down import mark_of
 
 Fields = Mapping[str, object]
@@ -90,6 +91,20 @@ class PendingFacts:
     """Percent of compute of each device."""
     share: int = 0
     """Percent of memory of each device."""
+
+
+class _ResourceFacts(NamedTuple):
+    """ResourceRequirements."""
+
+    limits: Mapping[str, Quantity]
+    requests: Mapping[str, Quantity]
+
+
+class _ContainerFacts(NamedTuple):
+    """Container."""
+
+    resources: _ResourceFacts
+    restart_policy: object
 
 
 def mapping(value: object) -> Fields:
@@ -260,40 +275,21 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
     A request that makes no sense counts on one device: a bound pod holds its memory in any case.
     Raises QuantityError for an unreadable amount of memory.
     """
-    units, containers, inits = _gpu_request(spec, names.resource)
-    if not units:
+    containers, inits = map(_containers, (spec.get("containers"), spec.get("initContainers")))
+    sums = container_sums(containers, inits, names, strict=False)
+    if not sums.totals[0]:
         return None
-    whole = Request(units, 1, containers=containers)
-    sums = []
-    for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
-        try:
-            sums.append(_gpu_request(spec, of_amount.resource))
-        except QuantityError:  # the amount is not known, so it may be all of a device
-            sums.append((amount.whole, (), ()))
-    percents = percents_of(total for total, _, _ in sums)
-    percent_containers = tuple(shares for _, shares, _ in sums) if percents else ()
-    labels = mapping(metadata.get("labels"))
+    labels, selector = mapping(metadata.get("labels")), mapping(spec.get("nodeSelector"))
     try:
         return device_request(
-            ContainerSums(
-                units=units,
-                containers=containers,
-                inits=inits,
-                percents=percents,
-                percent_containers=percent_containers,
-                percent_inits=tuple(shares for _, _, shares in sums),
-            ),
+            sums,
             _annotations(metadata),
             {key: text(value) for key, value in labels.items()},
             names,
-            node_selector={
-                key: text(value) for key, value in mapping(spec.get("nodeSelector")).items()
-            },
+            node_selector={key: text(value) for key, value in selector.items()},
         )
     except WireError:
-        return replace(
-            whole, percents=of_one_device(percents), percent_containers=percent_containers
-        )
+        return request_of_one_device(sums)
 
 
 def _from_totals(
@@ -306,34 +302,24 @@ def _from_totals(
     return devices_of_totals(total, count, usable)
 
 
-def _gpu_request(spec: Fields, resource: str) -> tuple[int, Shares, Shares]:
-    """Return (units of the whole pod, `containers` and `inits` of the sums)."""
-    regular = [_limit(mapping(item), resource) for item in elements(spec.get("containers"))]
-    init_containers = [*map(mapping, elements(spec.get("initContainers")))]
-    inits = [_limit(container, resource) for container in init_containers]
-    policies = [container.get("restartPolicy") for container in init_containers]
-    units = peak(regular, zip(inits, policies, strict=True))
-    if units > MAX_UNITS:
-        raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
-    containers, init_shares = (
-        tuple((index, part) for index, part in enumerate(parts) if part)
-        for parts in (regular, inits)
-    )
-    return units, containers, init_shares
+def _containers(items: object) -> list[_ContainerFacts]:
+    """Return the containers of a list in the pod's spec."""
+    return [
+        _ContainerFacts(
+            _ResourceFacts(*(_quantities(resources.get(key)) for key in ("limits", "requests"))),
+            container.get("restartPolicy"),
+        )
+        for container in map(mapping, elements(items))
+        for resources in [mapping(container.get("resources"))]
+    ]
 
 
-def _limit(container: Fields, resource: str) -> int:
-    resources = mapping(container.get("resources"))
-    quantity = mapping(resources.get("limits")).get(resource)
-    if quantity is None:
-        quantity = mapping(resources.get("requests")).get(resource)
-    return 0 if quantity is None else _units(quantity, f"{resource}: ")
+def _quantities(amounts: object) -> dict[str, Quantity]:
+    items = mapping(amounts).items()
+    return {name: amount for name, amount in items if isinstance(amount, str | int | float)}
 
 
-def _units(quantity: object, prefix: str = "") -> int:
+def _units(quantity: object) -> int:
     if not isinstance(quantity, str | int | float):
-        raise QuantityError(f"{prefix}a {type(quantity).__name__} is not a quantity")
-    try:
-        return to_units(quantity)
-    except QuantityError as error:
-        raise QuantityError(f"{prefix}{error}") from error
+        raise QuantityError(f"a {type(quantity).__name__} is not a quantity")
+    return to_units(quantity)

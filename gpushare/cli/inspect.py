@@ -4,6 +4,7 @@ The root of the command: command line to options, cluster to report, report to t
 line and an exit code. Standard library alone, so that it starts at once; see docs/inspect.md.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from gpushare.cli.commands import MODULES, OF_PLUGIN
 from gpushare.cli.documents import dumped, report_document
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.lister import Observed, Scope, follow, observe
-from gpushare.cli.options import Options, read_options
+from gpushare.cli.options import read_options
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.rights import FORBIDDEN
 from gpushare.cli.tables import PLAIN, Style, as_tables, style_of
@@ -59,7 +60,7 @@ def complete(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def render(report: Report, options: Options, style: Style = PLAIN) -> str:
+def render(report: Report, options: argparse.Namespace, style: Style = PLAIN) -> str:
     """Return the report in the requested format; tables in this style."""
     part = report.within(options.namespace) if options.namespace else report
     match options.output:
@@ -68,15 +69,11 @@ def render(report: Report, options: Options, style: Style = PLAIN) -> str:
         case "name":
             return "".join(f"node/{node.name}\n" for node in part.nodes)
     return as_tables(
-        part,
-        style,
-        pods=options.details,
-        wide=options.output == "wide",
-        headers=options.headers,
+        part, style, pods=options.details, wide=options.output == "wide", headers=options.headers
     )
 
 
-def _run(options: Options) -> None:
+def _run(options: argparse.Namespace) -> None:
     try:
         if not options.top:
             _show(options)
@@ -98,7 +95,7 @@ def _run(options: Options) -> None:
         print(f"Warning: {printable(warning)}", file=sys.stderr)
 
 
-def _show(options: Options) -> None:
+def _show(options: argparse.Namespace) -> None:
     last = ("", [""])
     style = style_of(sys.stdout, os.environ) if options.headers else PLAIN
     redraws = options.watch and sys.stdout.isatty() and options.output in ("", "wide")
@@ -128,7 +125,7 @@ def _show(options: Options) -> None:
         last = (text, notes)
 
 
-def _reported(observed: Observed, options: Options) -> Report:
+def _reported(observed: Observed, options: argparse.Namespace) -> Report:
     """Return the report of listed objects, with cards of claims if the cluster has any, and with
     the policy and holds of a running extender if --extender names one.
     """
@@ -164,7 +161,7 @@ def _reported(observed: Observed, options: Options) -> Report:
     return replace(report, warnings=tuple(warnings))
 
 
-def _observations(options: Options, scope: Scope) -> Iterator[Observed]:
+def _observations(options: argparse.Namespace, scope: Scope) -> Iterator[Observed]:
     if not options.watch:
         yield observe(options.kubectl, scope, options.names)[0]
         return

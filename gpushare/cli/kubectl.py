@@ -152,10 +152,7 @@ class Kubectl:
             environ["KUBECONFIG"] = self.kubeconfig
         try:
             return subprocess.Popen(  # noqa: S603  # no shell; words are arguments
-                [self.command, *words, *flags],
-                env=environ,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
+                [self.command, *words, *flags], env=environ, stdout=subprocess.PIPE, stderr=stderr
             )
         except OSError as error:
             raise SettingsError(

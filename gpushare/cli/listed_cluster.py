@@ -424,12 +424,7 @@ def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) 
                 continue
             ref = pod_ref(pod)
             user = claim_pods.user_of(
-                pod,
-                host.names,
-                claims,
-                name=str(ref),
-                namespace=ref.namespace,
-                anew=bool(node),
+                pod, host.names, claims, name=str(ref), namespace=ref.namespace, anew=bool(node)
             )
         except WireError as error:
             wrong.append(f"{metadata.namespace}/{metadata.name}: {error}")

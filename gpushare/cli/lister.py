@@ -274,7 +274,6 @@ def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Liste
 def _take(
     objects: dict[tuple[str, str], Fields], item: Fields, *, is_deleted: bool = False
 ) -> None:
-    """Update the object in the dict."""
     ref = pod_ref(item)
     objects.pop((ref.namespace, ref.name), None)
     if not is_deleted:

@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -37,13 +37,6 @@ usage: gpushare COMMAND [OPTIONS]
 
 gpushare COMMAND --help tells more; gpushare version the version.
 """
-
-
-def _live_rows(flags: Mapping[str, object], resource: str, unit: str) -> Mapping[str, object]:
-    """Return nodes and pods of a live cluster for the simulator, which knows no API server."""
-    from gpushare.cli.cluster import live_rows
-
-    return live_rows(flags, resource, unit)
 
 
 _ON_NODES = ("device-plugin",)
@@ -106,7 +99,6 @@ def _usage() -> str:
 
 
 def _called(command: str, words: Sequence[str]) -> int:
-    """Import the command's module, and return the exit code of the command."""
     if command in PARSERS and {"-h", "--help"}.intersection(words):
         # parse_args prints the help, or the mistake, and exits.
         parser_of(command).parse_args(words)
@@ -125,7 +117,8 @@ def _called(command: str, words: Sequence[str]) -> int:
         case "inspect":
             return run(words, "gpushare inspect")
         case "simulate":
-            return run(words, _live_rows)
+            # The simulator knows no API server.
+            return run(words, lambda *args: import_module("gpushare.cli.cluster").live_rows(*args))
     return run(words)
 
 

@@ -8,7 +8,6 @@ Tested in `tests/unit/cli/test_inspect.py` and `tests/unit/cli/test_inspect_part
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpushare import __version__
@@ -16,9 +15,8 @@ from gpushare.commandline import PASSED_ON, Parser, add_connection, add_unit
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN, Names
 
-if TYPE_CHECKING:  # help needs neither
+if TYPE_CHECKING:  # help does not need it
     from gpushare.cli.kubectl import Kubectl
-    from gpushare.cli.lister import Scope
 
 FORMATS = ("json", "name", "wide", "yaml")
 REPORT_FORMATS = ("json", "yaml")
@@ -30,71 +28,38 @@ environment: KUBECTL names the kubectl to run; KUBECONFIG is read by it as alway
 """
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of one call."""
-
-    kubectl: "Kubectl"
-    scope: "Scope"
-    names: Names
-    unit: str
-    output: str
-    """One of FORMATS or "" for the tables of the original."""
-    namespace: str
-    details: bool
-    headers: bool
-    watch: bool
-    extender: str = ""
-    """The URL of the extender's health listener, or ""."""
-    top: bool = False
-    """Whether to show the use of GPUs by container."""
-
-
-class _OptionParser(Parser):
-    """Prints the error of a wrong command line as kubectl does."""
-
-    prefix = "error"
-
-
-def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) -> Options:
-    """Return the options of a command line.
+def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) -> argparse.Namespace:
+    """Return the options of a command line, with `kubectl`, `scope` (nodes) and `names` (of the
+    resource).
 
     Raises SettingsError for a wrong value; a wrong flag ends the process with 2.
     """
-    flag_values = vars(inspect_parser(prog).parse_intermixed_args(words))
-    output = flag_values["output"]
-    if output and output not in FORMATS:
+    options = inspect_parser(prog).parse_intermixed_args(words)
+    if options.output and options.output not in FORMATS:
         raise SettingsError(
-            f'unable to match a printer suitable for the output format "{output[:40]}",'
+            f'unable to match a printer suitable for the output format "{options.output[:40]}",'
             f" allowed formats are: {','.join(FORMATS)}"
         )
-    if flag_values["unit"]:
+    if options.unit:
         from gpushare.wire.inventory import check_unit
 
-        check_unit(flag_values["unit"])
-    if flag_values["extender"]:
+        check_unit(options.unit)
+    if options.extender:
         from gpushare.wire.metrics import check_health_url
 
-        check_health_url(flag_values["extender"])
-    if flag_values["top"] and (output not in ("", "wide") or flag_values["watch"]):
+        check_health_url(options.extender)
+    if options.top and (options.output not in ("", "wide") or options.watch):
         raise SettingsError("--top is one table: leave out --output and --watch")
-    if flag_values["nodes"] and flag_values["selector"]:
+    if options.nodes and options.selector:
         raise SettingsError("name cannot be provided when a selector is specified")
     from gpushare.cli.lister import Scope
 
-    return Options(
-        kubectl=connection(flag_values, environ),
-        scope=Scope(tuple(flag_values["nodes"]), flag_values["selector"]),
-        names=Names.for_resource(flag_values["resource"]),
-        unit=flag_values["unit"],
-        output=output,
-        namespace="" if flag_values["all_namespaces"] else flag_values["namespace"],
-        details=flag_values["details"],
-        headers=not flag_values["no_headers"],
-        watch=flag_values["watch"],
-        extender=flag_values["extender"],
-        top=flag_values["top"],
-    )
+    options.kubectl = connection(vars(options), environ)
+    options.scope = Scope(tuple(options.nodes), options.selector)
+    options.names = Names.for_resource(options.resource)
+    options.namespace = "" if options.all_namespaces else options.namespace
+    options.headers = not options.no_headers
+    return options
 
 
 def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> "Kubectl":
@@ -116,13 +81,15 @@ def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> "K
 
 def make_parser(prog: str, description: str, epilog: str) -> Parser:
     """Return a parser in kubectl's manner, without options."""
-    return _OptionParser(
+    parser = Parser(
         prog=prog,
         description=description,
         epilog=epilog,
         # With a width given argparse does not load shutil to ask the terminal.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100),
     )
+    parser.prefix = "error"
+    return parser
 
 
 def inspect_parser(prog: str) -> Parser:

@@ -6,10 +6,11 @@ library alone.
 Tested in `tests/unit/cli/test_rights.py`.
 """
 
+import argparse
+
 from gpushare.cli.documents import dumped, report_document
 from gpushare.cli.facts import PodFacts
 from gpushare.cli.lister import observe_namespace
-from gpushare.cli.options import Options
 from gpushare.cli.report import Report
 from gpushare.cli.rights import lacks, without_cluster
 from gpushare.cli.tables import Style, align, as_tables, device_kind
@@ -21,7 +22,7 @@ _NO_UNIT = "units"
 _UNKNOWN = ("total", "allocated", "unplaced", "free")
 
 
-def own_pods(options: Options, style: Style, refusal: ApiError) -> tuple[str, list[str]]:
+def own_pods(options: argparse.Namespace, style: Style, refusal: ApiError) -> tuple[str, list[str]]:
     """Return (the pods of the namespace in the requested format, the warnings).
 
     refusal: of the right to list nodes, or pods of all namespaces. Raises GpuShareError for a

@@ -340,19 +340,19 @@ def _wanted(
             decoded = CLAIMS_PODS.decode(json.dumps(template.pod, default=str).encode())
             if kind != "Pod":
                 own(decoded, Owner(kind=kind, name=name, uid=label, controller=True))
-            names_and_request = request_among(decoded, resource_names)
+            match = request_among(decoded, resource_names)
         except WireError as error:
             raise SettingsError(f"{source}: {error}") from error
-        if names_and_request is None and decoded.spec and decoded.spec.resource_claims:
+        if match is None and decoded.spec and decoded.spec.resource_claims:
             namespace = str(metadata.get("namespace") or claims.namespace())
             user = _user(decoded, namespace, resource_names[0], claims, source)
             if user is not None:
                 priority = _priority(template.pod, priorities, source)
                 wanted.append(replace(user, name=label, count=template.count, priority=priority))
-        elif names_and_request is not None and names_and_request[0] is resource_names[0]:
+        elif match is not None and match[0] == 0:
             batch = PodBatch(
                 label,
-                names_and_request[1],
+                match[1],
                 template.count,
                 demands=demands_of(decoded),
                 priority=_priority(template.pod, priorities, source),

@@ -77,16 +77,14 @@ def _templates(fields: Fields, part: str, above: Sequence[Fields]) -> Iterator[P
             continue
         name = part if key in _WRAPPERS else key
         if isinstance(value, dict):
-            workers = [_workers(fields)] if key == "workerTemplate" and "size" in fields else []
+            workers: list[Fields] = []
+            if key == "workerTemplate" and "size" in fields:
+                size, leaders = fields["size"], int("leaderTemplate" in fields)
+                workers = [{"replicas": size - leaders if type(size) is int else size}]
             yield from _templates(value, name, [*around, *workers])
         for element in map(mapping, elements(value)):
             own_name = text(element.get("name")) or text(element.get("groupName"))
             yield from _templates(element, own_name or name, around)
-
-
-def _workers(fields: Fields) -> Fields:
-    size = fields["size"]
-    return {"replicas": size - ("leaderTemplate" in fields) if type(size) is int else size}
 
 
 def _copies(around: Sequence[Fields]) -> int:

@@ -365,5 +365,4 @@ def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
 
 
 def _name_of(pod: PodFacts | PendingFacts) -> tuple[str, str, str]:
-    """Return the sort key of a pod."""
     return pod.ref.namespace, pod.ref.name, pod.ref.uid

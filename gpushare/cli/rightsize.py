@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION
-from gpushare.cli.gpu_hours import HELD, NAMELESS, USED, Window
+from gpushare.cli.prometheus import HELD, NAMELESS, USED, Window
 from gpushare.cli.tables import align
 from gpushare.errors import SettingsError
 from gpushare.wire.printable import printable

@@ -295,7 +295,6 @@ def _cores_cells(node: NodeLine) -> list[str]:
 
 
 def _waiting(report: Report, style: Style) -> str:
-    """Return a table of the pending pods and their reasons."""
     kind, cores = device_kind(report.resource), any(pod.cores for pod in report.pending)
     rows: list[Row] = [
         (
@@ -352,7 +351,6 @@ def held_places(report: Report, style: Style) -> str:
 
 
 def _cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> str:
-    """Return a table of the nodes with devices of DRA drivers."""
     kind, columns = device_kind(report.resource), max(len(lines) for _, lines in claims.nodes)
     head = ["CARDS OF CLAIMS", *(f"{kind}{at}(Allocated/Total)" for at in range(columns))]
     rows: list[Row] = [
@@ -371,7 +369,6 @@ def _cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> st
 
 
 def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
-    """Return a table of the claims with devices and pods."""
     head = ["NAMESPACE", f"{device_kind(report.resource)} Memory({report.unit})", "NODE"]
     rows: list[Row] = [[style.painted("little", "CLAIM"), *head, "DEVICES", "PODS"]]
     for line in claims.claims:

@@ -56,12 +56,12 @@ def _by_pod(pod: Pod, managed_names: Sequence[Names], unit: str) -> PodExplanati
     if not managed_names:
         return answer
     try:
-        names_and_request = request_among(pod, managed_names)
+        match = request_among(pod, managed_names)
     except WireError as error:
         return replace(answer, state="refused", detail=str(error))
-    if names_and_request is None:
+    if match is None:
         raise asks_for_none(pod, managed_names, None)
-    names, request = names_and_request
+    names, request = managed_names[match[0]], match[1]
     shares = observe_pod(pod, names).placement
     return replace(
         answer,
@@ -77,15 +77,15 @@ def _events(kubectl: Kubectl, ref: PodRef) -> tuple[PodEvent, ...]:
     """Return the newest events of the extender about the pod. Raises ApiError."""
     path = f"/api/v1/namespaces/{ref.namespace}/events"
     items = elements(kubectl.get(path, fieldSelector=f"involvedObject.uid={ref.uid}").get("items"))
-    of_extender = (item for item in map(mapping, items) if _reporter(item) == CONTROLLER)
+    of_extender = (
+        item
+        for item in map(mapping, items)
+        # In events of the older API the source has the reporter.
+        if (text(item.get("reportingComponent")) or mapping(item.get("source")).get("component"))
+        == CONTROLLER
+    )
     events = sorted(map(_event, of_extender), key=lambda event: -event.at)
     return tuple(events[:_MOST_EVENTS])
-
-
-def _reporter(event: Fields) -> str:
-    return text(event.get("reportingComponent")) or text(
-        mapping(event.get("source")).get("component")
-    )
 
 
 def _event(event: Fields) -> PodEvent:

@@ -104,7 +104,6 @@ def _mib(size: int | None) -> str:
 
 
 def _metrics(kubectl: Kubectl, pod: Fields) -> str:
-    """Return the metrics of a device plug-in's pod. Raises ApiError."""
     metadata, port = mapping(pod.get("metadata")), _HEALTH_PORT
     for container in map(mapping, elements(mapping(pod.get("spec")).get("containers"))):
         for item in map(mapping, elements(container.get("ports"))):

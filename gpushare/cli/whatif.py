@@ -32,9 +32,8 @@ from gpushare.commandline import USAGE, columns_of
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.selectors import tolerating
 from gpushare.errors import ApiError, SettingsError
-from gpushare.explain.need import NodeNeed, more_of, need
+from gpushare.explain.need import Counts, NodeNeed, Progress, more_of, need
 from gpushare.explain.text import NO_UNIT
-from gpushare.explain.tries import Counts, Progress
 from gpushare.explain.whatif import what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.dra.objects import CLASS

@@ -15,11 +15,10 @@ from gpushare.cli.plans import ResourcePlan
 from gpushare.cli.tables import PLAIN, Style, align, device_kind
 from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
 from gpushare.core.model import Request
-from gpushare.explain.need import NodeNeed
+from gpushare.explain.need import NewNode, NodeNeed
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
 from gpushare.explain.text import amount, group_text, verdict_sentence
-from gpushare.explain.tries import NewNode
 from gpushare.explain.whatif import DeviceSums, WhatIfAnswer
 from gpushare.wire.printable import printable
 
@@ -126,7 +125,6 @@ def _together(results: Sequence[PlacementResult]) -> list[PlacementResult]:
 
 
 def _waiting(outcome: WhatIfAnswer) -> Iterator[str]:
-    """Yield lines about the pending pods."""
     results, gated = outcome.pending_results, outcome.gated
     if results:
         fit = sum(result.fit for result in results)
@@ -139,7 +137,6 @@ def _waiting(outcome: WhatIfAnswer) -> Iterator[str]:
 
 
 def _gated_line(gated: int) -> str:
-    """Return the line about pods with scheduling gates."""
     return f"Gated:    {_pods_wait(gated)} until scheduling gates are removed, and take nothing"
 
 
@@ -153,7 +150,6 @@ def number_of(pods: int) -> str:
 
 
 def _sums_text(sums: DeviceSums, unit: str) -> str:
-    """Return the free and all units, devices and nodes as text."""
     free = f"{amount(sums.free, unit)} of {amount(sums.total, unit)} free"
     devices = f"{sums.devices} device{'s' * (sums.devices != 1)}"
     stranded = f", {amount(sums.stranded, unit)} stranded by compute" if sums.stranded else ""
@@ -213,7 +209,6 @@ def document_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> dict[
 
 
 def _first_fields(kind: str, plan: ResourcePlan, policy: str, before: DeviceSums) -> dict[str, Any]:
-    """Return the first fields of a document."""
     return {
         "apiVersion": API_VERSION,
         "kind": kind,
@@ -227,7 +222,6 @@ def _first_fields(kind: str, plan: ResourcePlan, policy: str, before: DeviceSums
 
 
 def _placed_document(result: PlacementResult) -> dict[str, Any]:
-    """Return a result as part of a document."""
     request = result.batch.request
     return {
         "name": result.batch.name,
@@ -243,7 +237,6 @@ def _placed_document(result: PlacementResult) -> dict[str, Any]:
 
 
 def _amounts(request: Request) -> dict[str, Any]:
-    """Return the units of each device as part of a document."""
     amounts = {"units": request.units, "devices": request.devices}
     return amounts | ({"split": list(request.split)} if request.split else {})
 
@@ -286,7 +279,6 @@ def need_lines(need: NodeNeed, plan: ResourcePlan, policy: str, style: Style = P
 
 
 def _needed(need: NodeNeed, unit: str) -> Iterator[str]:
-    """Yield the line with the number of nodes by shape."""
     number = sum(need.counts)
     nodes = "1 node" if number == 1 else f"{number} nodes"
     if not number:

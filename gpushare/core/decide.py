@@ -13,13 +13,7 @@ import numpy as np
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, beside_memory, memory_text
 from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder
-from gpushare.core.model import (
-    ANY_CARD,
-    Allocation,
-    Reason,
-    Request,
-    Shares,
-)
+from gpushare.core.model import ANY_CARD, Allocation, Reason, Request, Shares
 from gpushare.core.node_names import looked_up
 from gpushare.core.policy import APART
 from gpushare.core.ranking import Scorer
@@ -357,8 +351,7 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         shares = best_shares(scorer, snapshot, rows, mask, request)
     else:
         shares = ((kept_device, request.units),)
-    chosen = tuple(device for device, _ in shares)
-    return Allocation(node, chosen, tuple(units for _, units in shares))
+    return Allocation(node, shares)
 
 
 def best_shares(

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -535,15 +536,12 @@ class _Search:
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):
             return None
-        for serve in remedy.serves:
-            fewer = replace(remedy, serves=tuple(x for x in remedy.serves if x is not serve))
-            remedy = fewer if helps(fewer) else remedy
-        for device in remedy.opens:
-            fewer = replace(remedy, opens=tuple(x for x in remedy.opens if x != device))
-            remedy = fewer if helps(fewer) else remedy
-        for end in remedy.ends:
-            fewer = replace(remedy, ends=tuple(x for x in remedy.ends if x is not end))
-            remedy = fewer if helps(fewer) else remedy
+        for name in ("serves", "opens", "ends"):
+            for part in getattr(remedy, name):
+                others = tuple(other for other in getattr(remedy, name) if other is not part)
+                fewer_parts: dict[str, Any] = {name: others}
+                fewer = replace(remedy, **fewer_parts)
+                remedy = fewer if helps(fewer) else remedy
         lacks = self._lacks(books, remedy.ends)
         if not lacks:
             return remedy

@@ -18,15 +18,7 @@ import numpy.typing as npt
 from gpushare.core.amounts import PERCENT_AMOUNTS, charged_units
 from gpushare.core.apart import Workloads, count_pod
 from gpushare.core.model import Request, Shares
-from gpushare.core.snapshot import (
-    PODS,
-    Bools,
-    Ints,
-    PercentArray,
-    Rows,
-    Snapshot,
-    counts_of,
-)
+from gpushare.core.snapshot import PODS, Bools, Ints, PercentArray, Rows, Snapshot, counts_of
 
 _STAMPS = count(1)
 _COPIED_ARRAYS = ("free", "gpu_pods", "pods", "cpu_free", "memory_free")

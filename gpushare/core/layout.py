@@ -86,6 +86,35 @@ class Layout(NamedTuple):
     order: npt.NDArray[np.int64]
 
 
+class GroupRows(NamedTuple):
+    """The nodes of each group. They are equal when empty, so one represents all."""
+
+    row: npt.NDArray[np.intp]
+    """intp (groups,): the row of one of the nodes, 0 if there is none."""
+    nodes: npt.NDArray[np.int64]
+    """int64 (groups,): the number of nodes."""
+    shapes: object
+    """An object that layouts of the same arrays share until a group is new or gone."""
+
+    @staticmethod
+    def of(group: npt.NDArray[np.int32], order: npt.NDArray[np.int64]) -> "GroupRows":
+        """Return the groups of all nodes. group, order: (N,), as in a Snapshot."""
+        rows, size = np.flatnonzero(order >= 0), int(group.max(initial=-1)) + 1
+        row = np.zeros(size, dtype=np.intp)
+        row[group[rows]] = rows
+        nodes = np.bincount(group[rows], minlength=size).astype(np.int64)
+        return GroupRows(row, nodes, object())
+
+    def largest(self, capacity: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return int64 (groups,): units of the largest device of a node, 0 without devices.
+
+        capacity: as in a Snapshot.
+        """
+        units: npt.NDArray[np.int64] = capacity.take(self.row, axis=0).max(axis=1, initial=0)
+        units[self.nodes == 0] = 0
+        return units
+
+
 class Numbers:
     """Numbers of values, from 0 on; that of a value nobody uses any more goes to a new one."""
 
@@ -137,6 +166,13 @@ class LayoutRows:
         self._sharers = np.full(_ROWS, ANY_SHARERS, dtype=np.int16)
         self._order = np.full(_ROWS, -1, dtype=np.int64)
         self._model = np.full((_ROWS, 1), -1, dtype=np.int16)
+        # The rows of each group, in the order in which they came.
+        self._rows_of_group: dict[int, dict[int, None]] = {}
+        self._group_row = np.zeros(_ROWS, dtype=np.intp)
+        self._group_nodes = np.zeros(_ROWS, dtype=np.int64)
+        self._group_shapes = object()
+        self.group_rows = GroupRows.of(self._group[:0], self._order[:0])
+        """The nodes by group in the last layout."""
         self._last: Layout | None = None
         # The fields that are not as in the last layout.
         self._changed = set[str]()
@@ -171,9 +207,11 @@ class LayoutRows:
         group = self._groups.take(_shape(spec)) if spec else 0
         models = [self._models.take(name) for name in spec.models] if spec else []
         if before is not None:
-            self._groups.release(int(self._group[row]))
+            self._leave_group(int(self._group[row]), row)
             for number in self._model[row, : len(before.models)].tolist():
                 self._models.release(number)
+        if spec is not None:
+            self._join_group(group, row)
         self._group[row] = group
         self._sharers[row] = spec.max_sharers if spec else ANY_SHARERS
         width = len(models)
@@ -196,39 +234,16 @@ class LayoutRows:
         row: the row by the name of the node. capacity, healthy: (N, D). host: (N, 2), CPU and
         memory that nodes have. closed: (N,), as in a Snapshot. All are copied if they have changed.
         """
-        last, changes = self._last, self._changed
-        self._changed = set()
+        last, count = self._last, len(self.specs)
+        changes, self._changed = self._changed, set()
         if last is None:
             changes = {*Layout._fields}
-        values = {name: getattr(last, name) for name in Layout._fields if name not in changes}
-        for name in changes:
-            values[name] = self._made(name, row, capacity.shape[1], host)
-        # These three may have been counted otherwise than the specs say (NodeArrays.recount).
-        for name, array in (("capacity", capacity), ("healthy", healthy), ("closed", closed)):
-            before = getattr(last, name, None)
-            # A policy sees by this array that something has changed that it may read.
-            is_copied = name == "capacity" and bool(changes & _SHAPES)
-            is_same = before is not None and not is_copied and np.array_equal(before, array)
-            values[name] = before if is_same else _frozen(array)
-        if values["model"].shape != capacity.shape:
-            values["model"] = self._made("model", row, capacity.shape[1], host)
-        self._last = layout = Layout(**values)
-        return layout
-
-    def _made(
-        self, name: str, row: dict[str, int], width: int, host: npt.NDArray[np.int64]
-    ) -> object:
-        """Return one field of the layout, except for those that NodeArrays counts."""
-        count = len(self.specs)
-        if name == "model":
-            model = np.full((count, width), -1, dtype=np.int16)
-            known_width = min(width, self._model.shape[1])
-            model[:, :known_width] = self._model[:count, :known_width]
-            model.flags.writeable = False
-            return model
+        elif last.model.shape != capacity.shape:
+            changes.add("model")
         makes: dict[str, Callable[[], object]] = {
             "names": lambda: tuple(self._names),
-            "row": lambda: self._rows_again(row),
+            "row": lambda: NodeRows(row, last and last.row, self._renamed),
+            "model": lambda: self._models_of_devices(*capacity.shape),
             "models": self._models.values,
             "uuids": lambda: tuple(self._uuids),
             "cpu_capacity": lambda: _frozen(host[:, 0]),
@@ -237,11 +252,51 @@ class LayoutRows:
             "sharers": lambda: _frozen(self._sharers[:count]),
             "order": lambda: _frozen(self._order[:count]),
         }
-        return makes[name]() if name in makes else None
+        values: dict[str, Any] = {
+            name: make() if name in changes else getattr(last, name) for name, make in makes.items()
+        }
+        self._renamed = set()
+        # These three may have been counted otherwise than the specs say (NodeArrays.recount).
+        for name, array in (("capacity", capacity), ("healthy", healthy), ("closed", closed)):
+            before = getattr(last, name, None)
+            # A policy sees by this array that something has changed that it may read.
+            is_copied = name == "capacity" and bool(changes & _SHAPES)
+            is_same = before is not None and not is_copied and np.array_equal(before, array)
+            values[name] = before if is_same else _frozen(array)
+        self._last = layout = Layout(**values)
+        if "group" in changes:
+            size = int(layout.group.max(initial=-1)) + 1
+            self.group_rows = GroupRows(
+                _frozen(self._group_row[:size]),
+                _frozen(self._group_nodes[:size]),
+                self._group_shapes,
+            )
+        return layout
 
-    def _rows_again(self, row: dict[str, int]) -> NodeRows:
-        renamed, self._renamed = self._renamed, set()
-        return NodeRows(row, self._last.row if self._last else None, renamed)
+    def _models_of_devices(self, count: int, width: int) -> npt.NDArray[np.int16]:
+        known = self._model[:count, :width]
+        if known.shape[1] < width:
+            known = np.pad(known, ((0, 0), (0, width - known.shape[1])), constant_values=-1)
+        return _frozen(known)
+
+    def _join_group(self, group: int, row: int) -> None:
+        if group == len(self._group_row):
+            self._group_row, self._group_nodes = (
+                with_rows(array, group) for array in (self._group_row, self._group_nodes)
+            )
+        rows = self._rows_of_group.setdefault(group, {})
+        if not rows:
+            self._group_shapes = object()
+        rows[row] = None
+        self._group_row[group], self._group_nodes[group] = next(iter(rows)), len(rows)
+
+    def _leave_group(self, group: int, row: int) -> None:
+        rows = self._rows_of_group[group]
+        del rows[row]
+        if not rows:
+            self._group_shapes = object()
+        self._group_row[group], self._group_nodes[group] = next(iter(rows), 0), len(rows)
+        self._groups.release(group)
 
     def _rename(self, row: int, name: str) -> None:
         """Name the node of the row, "" for none, and keep the order of all names."""

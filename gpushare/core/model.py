@@ -61,16 +61,16 @@ class Cards(NamedTuple):
         is_wanted = not self.models or any(part in model for part in self.models)
         return is_wanted and not any(part in model for part in self.not_models)
 
-    def accepts_uuid(self, uuid: str) -> bool:
-        """Return whether the uuid of a card meets the conditions on uuids."""
-        return (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
-
     def accepted(self, spec: "NodeSpec") -> tuple[bool, ...]:
         """Return, for each device of the node, whether the device meets all conditions."""
         models = spec.models or ("",) * len(spec.capacity)
         uuids = spec.uuids or ("",) * len(spec.capacity)
-        pairs = zip(models, uuids, strict=True)
-        return tuple(self.accepts_model(model) and self.accepts_uuid(uuid) for model, uuid in pairs)
+        return tuple(
+            self.accepts_model(model)
+            and (not self.uuids or uuid in self.uuids)
+            and uuid not in self.not_uuids
+            for model, uuid in zip(models, uuids, strict=True)
+        )
 
 
 ANY_CARD = Cards()
@@ -380,17 +380,14 @@ class Allocation:
     """A decision: these units on these devices of this node."""
 
     node: str
-    devices: tuple[int, ...]
-    """By index, sorted."""
-    units: tuple[int, ...]
-    """Of each device."""
+    shares: Shares
     uuids: tuple[str, ...] = ()
     """Of each device, "" for one without; () if none has one."""
 
     @property
-    def shares(self) -> Shares:
-        """(device, units) pairs."""
-        return tuple(zip(self.devices, self.units, strict=True))
+    def devices(self) -> tuple[int, ...]:
+        """The devices by index, sorted."""
+        return tuple(device for device, _ in self.shares)
 
 
 class ObservedPod(NamedTuple):

@@ -12,17 +12,10 @@ import numpy as np
 
 from gpushare.core.apart import count_pod
 from gpushare.core.decide import best_shares
-from gpushare.core.model import ANY_NEIGHBOURS, ANY_SHARERS, Request, Shares
+from gpushare.core.model import ANY_NEIGHBOURS, Request, Shares
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import FallbackScorer, Ranking, Scorer, Scores, fits_devices
-from gpushare.core.snapshot import (
-    Bools,
-    Floats,
-    Rows,
-    Snapshot,
-    counts_of,
-    has_accepted_model,
-)
+from gpushare.core.snapshot import Bools, Floats, Rows, Snapshot, counts_of, has_accepted_model
 from gpushare.errors import SettingsError
 
 _ROWS_REMEMBERED = 5_000_000
@@ -199,7 +192,6 @@ class MutableCluster:
         for device, charged in request.charges_on(shares, view.capacity[row].tolist()):
             allocated += charged
             view.used[row, device] += sign * charged
-            view.free[row, device] -= sign * charged
             view.pods[row, device, : counts_of(request)] += sign
         if request.percents and shares:
             for device, percents in zip(
@@ -211,9 +203,7 @@ class MutableCluster:
             for free, percent_left in zip(view.percents_free, percents_left, strict=True):
                 free[row] = percent_left[0]
             view.__dict__["any_percents"] = True
-        # A device without any of an exclusive amount, or with the most sharers, has no memory free.
-        if view.any_percents or view.sharers[row] < ANY_SHARERS:
-            view.free[row] = view.left(np.array([row]))[0]
+        view.free[row] = view.left(np.array([row]))[0]
         count_pod(view.workloads, row, request, placement.devices, sign)
         view.cpu_free[row] -= sign * request.cpu
         view.memory_free[row] -= sign * request.memory

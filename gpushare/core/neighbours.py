@@ -15,16 +15,7 @@ import numpy as np
 
 from gpushare.core.model import ALL_CORES, ANY_NEIGHBOURS, Request
 from gpushare.core.policy import APART
-from gpushare.core.snapshot import (
-    PODS,
-    UNMETERED,
-    Floats,
-    Ints,
-    Rows,
-    Snapshot,
-    fellows,
-    has_room,
-)
+from gpushare.core.snapshot import PODS, UNMETERED, Floats, Ints, Rows, Snapshot, fellows, has_room
 
 _STEP = 4 * APART
 """The value of one pod too many: more than any difference that a policy makes between devices."""

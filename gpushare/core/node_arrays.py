@@ -8,7 +8,7 @@ Tested in `tests/unit/core/test_node_arrays.py` and `tests/unit/core/test_snapsh
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -103,21 +103,22 @@ class NodeArrays:
     def host_free(self, node: str) -> tuple[int | None, int | None]:
         """Return (milli-cores, bytes) left on a known node; below 0 if over-full, None: unknown."""
         cpu, cpu_used, memory, memory_used, *_ = self._host[self.row[node]].tolist()
-        return (
-            cpu - cpu_used if cpu >= 0 else None,
-            memory - memory_used if memory >= 0 else None,
-        )
+        return (cpu - cpu_used if cpu >= 0 else None, memory - memory_used if memory >= 0 else None)
 
-    def has_room(self, node: str, device: int, units: int, request: Request) -> bool:
+    def has_room(
+        self, node: str, device: int, units: int, request: Request, *, counted: bool = False
+    ) -> bool:
         """Return whether the device of a known node is open and has room for so many units and the
-        percents of the request.
+        percents of the request. counted: the pod of the request is among the pods there.
         """
         row = self.row[node]
         spec = self._rows.specs[row]
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
             return False
-        used = self._used[row, device]
-        if self._pods[row, device, PODS] >= spec.max_sharers:
+        if request.percents:
+            units = charged_units(units, request.percents, spec.capacity[device])
+        used = self._used[row, device] - counted * units
+        if self._pods[row, device, PODS] - counted >= spec.max_sharers:
             return False
         if request.percents or any(array[row, device] for array in self._percents):
             if request.alone and used:
@@ -125,17 +126,14 @@ class NodeArrays:
             for amount, percents, percent in zip(
                 PERCENT_AMOUNTS, self._percents, request.every_percent, strict=True
             ):
-                if percents[row, device] > amount.whole - amount.needed(percent):
+                free = amount.whole - percents[row, device] + counted * percent
+                if free < amount.needed(percent):
                     return False
-            units = charged_units(units, request.percents, spec.capacity[device])
-        if request.apart and request.apart.required and self.fellows(node, device, request):
-            return False
+        if request.apart and request.apart.required:
+            fellows = self._workloads.get(row, {}).get(request.apart.workload, ())
+            if fellows.count(device) > counted:
+                return False
         return bool(self._capacity[row, device] - used >= units)
-
-    def fellows(self, node: str, device: int, request: Request) -> int:
-        """Return the number of pods of the request's workload on the device of a known node."""
-        workload = request.apart.workload if request.apart else ""
-        return self._workloads.get(self.row[node], {}).get(workload, ()).count(device)
 
     def changed(self, node: str) -> int:
         """Return the generation in which a known node changed last."""
@@ -247,50 +245,41 @@ class NodeArrays:
                 self._host[:count, 0:3:2],
                 self._closed[:count],
             )
-        host = self._host[:count]
-        cpu_free = np.maximum(host[:, 0] - host[:, 1], 0)
-        memory_free = np.maximum(host[:, 2] - host[:, 3], 0)
-        used, changes, cpu_only, gpu_pods, pods = (
-            array[:count].copy()
-            for array in (self._used, self._changed, *self._host.T[4:], self._pods)
-        )
         if self._percents_shown is None:
             self._percents_shown = tuple(array[:count].copy() for array in self._percents)
         if self._workloads_shown is None:
             self._workloads_shown = self._workloads.copy()
-        for array in (
-            cpu_free,
-            memory_free,
-            used,
-            changes,
-            gpu_pods,
-            pods,
-            cpu_only,
-            *self._percents_shown,
-        ):
+        host = self._host[:count]
+        arrays: dict[str, Any] = {
+            "used": self._used[:count].copy(),
+            "cpu_free": np.maximum(host[:, 0] - host[:, 1], 0),
+            "memory_free": np.maximum(host[:, 2] - host[:, 3], 0),
+            "cpu_only": host[:, 4].copy(),
+            "gpu_pods": host[:, 5].copy(),
+            "pods": self._pods[:count].copy(),
+            "row_generation": self._changed[:count].copy(),
+        }
+        for array in (*arrays.values(), *self._percents_shown):
             array.flags.writeable = False
-        last = self._last
-        # The rows that have changed since the last snapshot.
-        rows = np.flatnonzero(changes > (last.generation if last is not None else -1))
+        last, before = self._last, -1 if self._last is None else self._last.generation
+        changed_rows = np.flatnonzero(arrays["row_generation"] > before)
         view = self._last = Snapshot(
             **self._layout._asdict(),
+            **arrays,
             generation=self.generation,
-            used=used,
             percents_used=self._percents_shown,
-            cpu_free=cpu_free,
-            memory_free=memory_free,
-            cpu_only=cpu_only,
-            gpu_pods=gpu_pods,
-            pods=pods,
-            row_generation=changes,
-            pinned=self._pinned_rows(pinned, last, rows) if pinned else {},
+            pinned=self._pinned_rows(pinned, last, changed_rows) if pinned else {},
             workloads=self._workloads_shown,
         )
         self._pins = pinned or None
         # Where cached_property would put it.
-        vars(view).update(lineage=self._lineage, paired_rows=self._paired_rows)
+        vars(view).update(
+            lineage=self._lineage,
+            paired_rows=self._paired_rows,
+            group_rows=self._rows.group_rows,
+        )
         if last is not None:
-            _compute_again(last, view, rows)
+            _compute_again(last, view, changed_rows)
         return view
 
     def _pinned_rows(

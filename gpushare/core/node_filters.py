@@ -207,11 +207,7 @@ class OwnFilters:
         self._ignored = ignored
 
     def obstacles(
-        self,
-        node: str,
-        request: Request,
-        demands: Demands = NO_DEMANDS,
-        more: Amounts = _NOTHING,
+        self, node: str, request: Request, demands: Demands = NO_DEMANDS, more: Amounts = _NOTHING
     ) -> tuple[Obstacle, ...]:
         """Return all reasons that exclude the node, the gravest first.
 
@@ -259,7 +255,9 @@ class OwnFilters:
             allocatable = state.allocatable.get(name, 0)
             if 0 < requested > allocatable - used[name] and name not in self._ignored:
                 if name in state.allocatable and not allocatable and "/" in name:
-                    shortages.append(_not_offered(name))
+                    # Its device plug-in is away, or has no healthy device.
+                    cure = f"its device plug-in offers {name} again"
+                    shortages.append(Obstacle(f"no {name} allocatable", cure, name))
                 else:
                     shortages.append(_shortage(name, lasting=requested > allocatable))
         return tuple(shortages)
@@ -280,11 +278,6 @@ def _refusals(state: NodeState, demands: Demands) -> Iterable[Obstacle]:
         if state.ready or key not in _OF_NOT_READY:
             cure = f"its taint {key} is gone or the pod tolerates it"
             yield Obstacle(f"untolerated taint {key}", cure)
-
-
-def _not_offered(name: str) -> Obstacle:
-    """Return the obstacle of a node whose device plug-in is away or has no healthy device."""
-    return Obstacle(f"no {name} allocatable", f"its device plug-in offers {name} again", name)
 
 
 def _shortage(name: str, *, lasting: bool) -> Obstacle:

@@ -186,7 +186,7 @@ class Outlook:
     def _others(self, row: int, ending: Collection[Resident]) -> list[Resident]:
         """Return the other pods of the row that may end, those with a known end first."""
         others = (one for one in self.residents.get(row, ()) if one not in ending)
-        return sorted(others, key=_known_first)
+        return sorted(others, key=lambda one: inf if one.ends_by is None else one.ends_by)
 
 
 class ReservedPart:
@@ -211,7 +211,3 @@ class ReservedPart:
         row, shares, request = placement
         charges = request.charges_on(shares, self._capacity[row].tolist())
         return sum(units for _, units in charges)
-
-
-def _known_first(resident: Resident) -> float:
-    return inf if resident.ends_by is None else resident.ends_by

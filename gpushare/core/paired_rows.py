@@ -5,39 +5,23 @@ Only changed rows are computed again: pins come and go with the charges of pods 
 Tested in `tests/unit/core/test_paired_rows.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import Pinned, Request
+from gpushare.core.model import Request
 from gpushare.core.pairing import paired_devices
+
+if TYPE_CHECKING:
+    from gpushare.core.snapshot import Snapshot
 
 _KINDS = 16
 """Upper bound of the cached kinds of request: some 50 KiB each for 5,000 nodes."""
 
 _Kind = tuple[frozenset[int], int]
-
-
-class Pinning(Protocol):
-    """The part of a Snapshot that this module reads."""
-
-    @property
-    def generation(self) -> int:
-        """Rises with every change."""
-
-    @property
-    def capacity(self) -> npt.NDArray[np.int64]:
-        """Units, (N, D)."""
-
-    @property
-    def pinned(self) -> Mapping[int, tuple[Pinned, ...]]:
-        """The pins by row."""
-
-    def changed_since(self, generation: int) -> npt.NDArray[np.intp]:
-        """Return the rows that changed after that generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +44,8 @@ class PairedRows:
     def __init__(self) -> None:
         self._kept: dict[_Kind, _Allowed] = {}
 
-    def devices(self, snapshot: Pinning, request: Request) -> npt.NDArray[np.bool_] | None:
+    def devices(self, snapshot: "Snapshot", request: Request) -> npt.NDArray[np.bool_] | None:
         """Return bool (N, D), the devices that pairing allows; None if pairing allows all."""
-        if not snapshot.pinned or not request.devices:
-            return None
         kind = request.sizes, request.devices
         cached = self._kept.pop(kind, None)
         if cached is None or cached.devices.shape[1] != snapshot.capacity.shape[1]:
@@ -87,7 +69,7 @@ def _result(entry: _Allowed) -> npt.NDArray[np.bool_] | None:
     return entry.devices if entry.limited.any() else None
 
 
-def _compute_allowed(cached: _Allowed | None, snapshot: Pinning, request: Request) -> _Allowed:
+def _compute_allowed(cached: _Allowed | None, snapshot: "Snapshot", request: Request) -> _Allowed:
     """Return the allowed devices; with a cached entry only changed rows are computed again."""
     shape, pinned = snapshot.capacity.shape, snapshot.pinned
     limited, devices = np.zeros(shape[0], dtype=bool), np.ones(shape, dtype=bool)

@@ -266,7 +266,10 @@ class Ranking:
         cached = self._memo.get(kind)
         if cached is not None and cached.generation > snapshot.generation:
             return self._computed(snapshot, request)
-        if cached is None or not cached.shapes.hold_for(snapshot, self._keys):
+        if cached is None or (
+            cached.shapes.capacity is not snapshot.capacity
+            and not cached.shapes.hold_for(snapshot, self._keys)
+        ):
             cached = self._computed(snapshot, request, pause)
         elif cached.generation != snapshot.generation:
             rows = snapshot.changed_since(cached.generation)

@@ -124,13 +124,13 @@ class ShadowBooks:
         self._count_cpu(entries)
         for uid, place in real_places.items():
             if self.places.get(uid) != place:
-                self._count(Placement(row[place.node], place.shares, place.request), -1)
+                self._cluster.release(Placement(row[place.node], place.shares, place.request))
         lost_places = []
         for uid, place in self.places.items():
             if real_places.get(uid) == place:
                 continue
             if self._has(place):
-                self._count(Placement(row[place.node], place.shares, place.request), 1)
+                self._cluster.put(row[place.node], place.shares, place.request)
             else:
                 lost_places.append((uid, place.request))
         for uid, request in lost_places:
@@ -217,7 +217,6 @@ class ShadowBooks:
         if placement is None:
             self.refused.add(uid)
             return None
-        self._tidy(placement.row)
         place = Place(self.snapshot.names[placement.row], placement.shares, request)
         self.places[uid] = place
         return place
@@ -227,7 +226,7 @@ class ShadowBooks:
         if not self._has(place):
             return False
         self.places[uid] = place
-        self._count(Placement(self.snapshot.row[place.node], place.shares, place.request), 1)
+        self._cluster.put(self.snapshot.row[place.node], place.shares, place.request)
         return True
 
     def leave(self, uid: str) -> None:
@@ -246,7 +245,7 @@ class ShadowBooks:
             return uid not in self._unplaced
         row = self.snapshot.row.get(place.node)
         if row is not None:
-            self._count(Placement(row, place.shares, place.request), -1)
+            self._cluster.release(Placement(row, place.shares, place.request))
         return True
 
     def knows(self, uid: str) -> bool:
@@ -259,18 +258,6 @@ class ShadowBooks:
             return False
         capacity = self.snapshot.capacity[row].tolist()
         return all(device < len(capacity) and capacity[device] > 0 for device, _ in place.shares)
-
-    def _count(self, placement: Placement, sign: int) -> None:
-        if sign > 0:
-            self._cluster.put(*placement)
-        else:
-            self._cluster.release(placement)
-        self._tidy(placement.row)
-
-    def _tidy(self, row: int) -> None:
-        """Count the free amounts anew: those of a closed or over-full device differ."""
-        view = self._cluster.view
-        view.free[row] = view.left(np.array([row]))[0]
 
 
 def _unpacked(bits: bytes, count: int) -> Bools:

@@ -13,14 +13,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.amounts import (
-    COMPUTE,
-    PERCENT_AMOUNTS,
-    SHARE,
-    DeviceAmount,
-    memory_percent,
-)
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, SHARE, DeviceAmount, memory_percent
 from gpushare.core.apart import Workloads, pods_of_workload
+from gpushare.core.layout import GroupRows
 from gpushare.core.model import ANY_CARD, ANY_SHARERS, Cards, Pinned, Reason, Request
 from gpushare.core.paired_rows import PairedRows
 
@@ -291,6 +286,11 @@ class Snapshot:
         return places
 
     @cached_property
+    def group_rows(self) -> GroupRows:
+        """The nodes of each group."""
+        return GroupRows.of(self.group, self.order)
+
+    @cached_property
     def limits_sharers(self) -> bool:
         """Whether a node limits the pods of a device."""
         return bool((self.sharers < ANY_SHARERS).any())
@@ -332,16 +332,13 @@ class Snapshot:
 
     def percents_left(self, rows: Rows | slice) -> tuple[Ints, ...]:
         """Return `percents_free` of these rows, int64 (K, D) each, computed again."""
-        return tuple(
-            self._percent_left(rows, amount, used)
-            for amount, used in zip(PERCENT_AMOUNTS, self.percents_used, strict=True)
-        )
-
-    def _percent_left(self, rows: Rows | slice, amount: DeviceAmount, used: PercentArray) -> Ints:
-        percent: Ints = np.maximum(amount.whole - used[rows].astype(np.int64), 0)
-        percent[~self.open[rows]] = 0
-        percent.flags.writeable = False
-        return percent
+        is_closed, left = ~self.open[rows], []
+        for amount, used in zip(PERCENT_AMOUNTS, self.percents_used, strict=True):
+            percent: Ints = np.maximum(amount.whole - used[rows].astype(np.int64), 0)
+            percent[is_closed] = 0
+            percent.flags.writeable = False
+            left.append(percent)
+        return tuple(left)
 
     def changed_since(self, generation: int) -> Rows:
         """Return intp (K,): rows that changed after that generation."""

@@ -5,15 +5,16 @@ Pure. The spec has the amounts, the annotations of the Binding have the devices.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from gpushare.core.amounts import COMPUTE, DEVICE_AMOUNTS, SHARE
 from gpushare.core.model import MAX_UNITS, Given, PodRef, Request, Shares
 from gpushare.errors import AnnotationError, WireError
 from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
+from gpushare.wire.device_request import container_sums
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.objects import Pod, PodSpec, PodStatus, StartedPodStatus
-from gpushare.wire.pods import gpu_units, has_ended, pod_ref, request_of
+from gpushare.wire.pods import has_ended, pod_ref, request_of
 from gpushare.wire.whole_card import has_whole_cards
 
 
@@ -193,14 +194,23 @@ def _gpu_containers(pod: Pod, names: Names) -> Iterator[tuple[int, GpuContainer]
     first.
     """
     spec = pod.spec or PodSpec()
-    init_containers = [(-1, container) for container in spec.init_containers or ()]
-    for index, container in (*init_containers, *enumerate(spec.containers or ())):
-        units = gpu_units(container, names.resource)
-        if units:
-            cores = share = 0
-            with suppress(WireError):  # one that makes no sense sets no limit
-                cores = gpu_units(container, names.cores)
-                share = gpu_units(container, names.share)
-            init = index < 0 and container.restart_policy != "Always"
-            name = container.name or ""
-            yield index, GpuContainer(name, units, init, cores=cores, share=share)
+    regular, inits = spec.containers or (), spec.init_containers or ()
+    # A percent that makes no sense sets no limit.
+    sums = container_sums(regular, inits, names, strict=False)
+    for containers, shares, is_init in (
+        (inits, sums.inits, True),
+        (regular, sums.containers, False),
+    ):
+        cores, share = (dict(shares[DEVICE_AMOUNTS.index(amount)]) for amount in (COMPUTE, SHARE))
+        for index, units in shares[0]:
+            container = containers[index]
+            yield (
+                -1 if is_init else index,
+                GpuContainer(
+                    name=container.name or "",
+                    units=units,
+                    init=is_init and container.restart_policy != "Always",
+                    cores=cores.get(index, 0),
+                    share=share.get(index, 0),
+                ),
+            )

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from gpushare.doctor import claim_objects, facts, objects
+from gpushare.doctor import facts, objects
 from gpushare.doctor.checks.autoscalers import placeholder_rights
 from gpushare.doctor.checks.claims import CLAIMS_RIGHTS
 from gpushare.doctor.checks.kueue import KUEUE_RIGHTS
@@ -173,16 +173,16 @@ class Collector:
         except ApiNotFound:
             return facts.ListedClaims()
         forbidden: list[str] = []
-        left_over = [*claim_objects.read_left_over("deviceclasses", classes)]
+        left_over = [*objects.read_left_over("deviceclasses", classes)]
         for kind in _ADMISSION_KINDS:
             policies = self._items_if_allowed(f"{_ADMISSION}/{kind}", forbidden)
-            left_over += claim_objects.read_left_over(kind, policies)
+            left_over += objects.read_left_over(kind, policies)
         query = {"labelSelector": CLAIMS_LABEL}
         namespaces = self._items_if_allowed("/api/v1/namespaces", forbidden, query)
         return facts.ListedClaims(
-            selectors=claim_objects.read_selectors(classes),
-            drivers=claim_objects.read_drivers(self._items(f"{_DRA}/resourceslices")),
-            claims=claim_objects.read_claims(self._items(f"{_DRA}/resourceclaims")),
+            selectors=objects.read_selectors(classes),
+            drivers=objects.read_drivers(self._items(f"{_DRA}/resourceslices")),
+            claims=objects.read_claims(self._items(f"{_DRA}/resourceclaims")),
             namespaces=frozenset(str(item["metadata"]["name"]) for item in namespaces),
             left_over=tuple(sorted(left_over)),
             forbidden=tuple(forbidden),
@@ -246,7 +246,6 @@ class Collector:
         return _document(self._client.request("GET", path, query=query, timeout=_TIMEOUT))
 
     def _items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Fields]:
-        """Yield the objects of a list, page by page."""
         for page in pages(self._client, path, _page, query, timeout=_TIMEOUT):
             yield from page.items
 

@@ -1,9 +1,9 @@
-"""Read nodes, pods, Leases and ConfigMaps from JSON into the records of facts.py.
+"""Read objects of the API server from JSON into the records of facts.py.
 
 The ledger's codecs read the devices of nodes and the requests of pods, so that doctor and extender
-agree. claim_objects.py reads ResourceClaims. Pure.
+agree. Pure.
 
-Tested in `tests/unit/doctor/test_parts.py`.
+Tested in `tests/unit/doctor/test_parts.py` and `tests/unit/doctor/test_claims.py`.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any
 
 from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.doctor import facts
+from gpushare.doctor.checks.claims import CLASS
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import SCALE_DOWN_GUARD, Names
 from gpushare.wire.demands import node_state
@@ -195,7 +196,6 @@ def _strays(pod: Fields, resources: set[str], names: Names) -> Iterable[facts.St
 
 
 def _plugin_pod(pod: Fields, now: float) -> facts.PluginPod:
-    """Return a pod of our device plug-in."""
     spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
     waiting_reasons = [
         str(mapping(mapping(container.get("state")).get("waiting")).get("reason") or "")
@@ -212,7 +212,6 @@ def _plugin_pod(pod: Fields, now: float) -> facts.PluginPod:
 
 
 def _claiming_pod(pod: Fields) -> facts.ClaimingPod:
-    """Return a pod with claims."""
     spec, name = mapping(pod.get("spec")), name_of(pod)
     references = [*mappings(spec.get("resourceClaims"))]
     references += mappings(mapping(pod.get("status")).get("resourceClaimStatuses"))
@@ -385,3 +384,75 @@ def read_kueue(
 
 def _name_of(item: Fields) -> str:
     return str(mapping(item.get("metadata")).get("name"))
+
+
+LEFT_OVER = frozenset(
+    {
+        "validatingadmissionpolicies/gpushare-claims",
+        "validatingadmissionpolicybindings/gpushare-claims",
+        "validatingadmissionpolicies/gpushare-claims-pods",
+        "validatingadmissionpolicybindings/gpushare-claims-pods",
+        "mutatingadmissionpolicies/gpushare-claims-pods",
+        "mutatingadmissionpolicybindings/gpushare-claims-pods",
+        "mutatingadmissionpolicies/gpushare-claims-protect",
+        "mutatingadmissionpolicybindings/gpushare-claims-protect",
+        "deviceclasses/settings.gpushare.io",
+    }
+)
+"""Objects of earlier releases, when the extender allocated claims, as kind/name."""
+
+
+def read_selectors(classes: Iterable[Fields]) -> tuple[str, ...] | None:
+    """Return the CEL expressions of our DeviceClass; None if there is no such class."""
+    for item in classes:
+        if mapping(item.get("metadata")).get("name") == CLASS:
+            selectors = mappings(mapping(item.get("spec")).get("selectors"))
+            return tuple(str(mapping(one.get("cel")).get("expression")) for one in selectors)
+    return None
+
+
+def read_left_over(kind: str, items: Iterable[Fields]) -> Iterator[str]:
+    """Yield the left-over objects of this kind, as kind/name."""
+    names = (f"{kind}/{mapping(item.get('metadata')).get('name')}" for item in items)
+    return (name for name in names if name in LEFT_OVER)
+
+
+def read_drivers(slices: Iterable[Fields]) -> dict[str, facts.ListedDriver]:
+    """Return the drivers with slices of single nodes, by name."""
+    nodes: dict[str, dict[str, set[str]]] = {}
+    devices: dict[str, list[bool]] = {}
+    for item in slices:
+        spec = mapping(item.get("spec"))
+        driver, node = str(spec.get("driver")), spec.get("nodeName")
+        uuids = nodes.setdefault(driver, {}).setdefault(str(node), set()) if node else set()
+        for device in mappings(spec.get("devices")):
+            shared = device.get("allowMultipleAllocations") is True
+            devices.setdefault(driver, []).append(shared)
+            attributes = mapping(device.get("attributes"))
+            uuid = attributes.get("uuid") or attributes.get(f"{driver}/uuid")
+            uuids.update(filter(None, [mapping(uuid).get("string")]))
+    return {
+        driver: facts.ListedDriver(
+            {node: frozenset(uuids) for node, uuids in nodes.get(driver, {}).items()},
+            len(shared),
+            sum(shared),
+        )
+        for driver, shared in devices.items()
+    }
+
+
+def read_claims(claims: Iterable[Fields]) -> dict[str, facts.ListedClaim]:
+    """Return the device classes and drivers of each claim, by namespace/name."""
+    by_name = {}
+    for claim in claims:
+        devices = mapping(mapping(claim.get("spec")).get("devices"))
+        requests = [*mappings(devices.get("requests"))]
+        exact = [mapping(request.get("exactly")) for request in requests]
+        exact += [one for request in requests for one in mappings(request.get("firstAvailable"))]
+        allocation = mapping(mapping(claim.get("status")).get("allocation"))
+        results = mappings(mapping(allocation.get("devices")).get("results"))
+        by_name[name_of(claim)] = facts.ListedClaim(
+            frozenset(str(one["deviceClassName"]) for one in exact if "deviceClassName" in one),
+            frozenset(str(result.get("driver")) for result in results),
+        )
+    return by_name

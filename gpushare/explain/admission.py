@@ -113,11 +113,7 @@ class AdmissionJudge:
         return next(filter(None, mistakes), "")
 
     def _text(
-        self,
-        source: ExplainSource,
-        placer: Placer,
-        results: Sequence[PlacementResult],
-        reader: str,
+        self, source: ExplainSource, placer: Placer, results: Sequence[PlacementResult], reader: str
     ) -> str:
         """Return the reason against the first pods without a place."""
         result = next(result for result in results if not result.all_fit)

@@ -35,10 +35,7 @@ from gpushare.explain.claim_cards import ClaimCard, cards_of, memory_units
 from gpushare.explain.claim_records import ClaimRecord, PodRequests, claim_names
 from gpushare.ledger import Ledger
 from gpushare.wire.dra.objects import ClaimsPod
-from gpushare.wire.dra.requests import (
-    classes_by_resource,
-    extended_request,
-)
+from gpushare.wire.dra.requests import classes_by_resource, extended_request
 from gpushare.wire.objects import PodSpec
 
 MAX_NODE_WEIGHT = 16384

@@ -99,7 +99,6 @@ def memory_units(amounts: Amounts, unit: int) -> int | None:
 
 
 def _units(unit: int, amount: int) -> int:
-    """Return an amount of memory in whole units."""
     return amount // THOUSANDTHS // unit
 
 

@@ -71,5 +71,4 @@ def values_of(
 
 @lru_cache(maxsize=1 << 10)
 def _part(units: int) -> Request:
-    """Return a request for so many units of one card."""
     return Request().part(units)

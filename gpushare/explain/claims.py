@@ -206,8 +206,6 @@ def _holdings(claim: ClaimRecord, keys: Collection[DeviceKey]) -> Iterator[Holdi
 
 
 class _DeviceReader:
-    """Reads how claims stand on the devices of the nodes."""
-
     def __init__(self, books: ClaimBooks, claims: PodClaims, matches: Matcher) -> None:
         self._books = books
         self._claims = claims
@@ -311,5 +309,4 @@ def _size(claim: ClaimRecord, keys: Collection[DeviceKey]) -> tuple[int, int, st
 
 
 def _keys(devices: NodeDevices | None) -> frozenset[DeviceKey]:
-    """Return the keys of the counted devices of a node."""
     return frozenset(device.key for device in devices.counted_devices()) if devices else frozenset()

@@ -23,10 +23,10 @@ from gpushare.explain.placer import HostFilters, HostRoom, copied_cluster, rows_
 from gpushare.ledger import Reader
 from gpushare.wire.annotations import strict_number
 from gpushare.wire.budgets import DisruptionBudget
-from gpushare.wire.claimant import may_wait
 from gpushare.wire.demands import demands_of
 from gpushare.wire.groups import NO_GROUP, group_of
 from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, PodsAffinity, controller_of
+from gpushare.wire.pods import may_wait
 
 MOST_MOVES = 4
 """Moves of a plan, by default."""

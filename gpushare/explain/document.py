@@ -65,11 +65,7 @@ def document(pod: PodExplanation) -> dict[str, Any]:
             "oldPods": [asdict(ref) for ref in pod.rollout.old_pods],
         },
         "moves": pod.moves or None,
-        "newNode": ask
-        and {
-            "askedAt": _moment(ask.asked_at),
-            "whyNot": ask.why_not or None,
-        },
+        "newNode": ask and {"askedAt": _moment(ask.asked_at), "whyNot": ask.why_not or None},
         "judgement": pod.judgement and _judgement(pod.judgement),
         "claims": [claim_document(claim) for claim in pod.claims] or None,
         "claimDevices": pod.reading and _reading(pod.reading),

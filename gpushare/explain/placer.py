@@ -231,7 +231,6 @@ class Placer:
             return False
         if shares:
             self._cluster.put(row, shares, replace(request, cpu=0, memory=0))
-            self.view.free[row] = self.view.left(np.array([row]))[0]
             return True
         place = self._cluster.place_on(row, request)
         if place is not None:

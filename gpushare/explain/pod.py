@@ -10,13 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Protocol, Self, TypeVar
 
-from gpushare.core.explain import (
-    BoundPodScore,
-    Explanation,
-    PodVerdict,
-    explain,
-    score_bound_pod,
-)
+from gpushare.core.explain import BoundPodScore, Explanation, PodVerdict, explain, score_bound_pod
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.ranking import Ranking
@@ -298,10 +292,13 @@ def explain_pod(
             answer = replace(answer, resource=books.names.resource, mistake=mistake)
             return _charged(answer, books, entry)
     try:
-        resolved = resolve(pod, sources)
+        match = request_among(pod, [books.names for books in sources])
+        if match is not None:
+            books, request = sources[match[0]], match[1]
+            books.ranking(request)
     except WireError as error:
         return replace(answer, state="refused", detail=str(error))
-    if resolved is None:
+    if match is None:
         offered = {
             name
             for books in sources
@@ -309,7 +306,6 @@ def explain_pod(
             for name in state.allocatable or ()
         }
         raise asks_for_none(pod, [books.names for books in sources], offered)
-    books, request = resolved
     answer = replace(answer, resource=books.names.resource, request=request)
     node = (pod.spec and pod.spec.node_name) or ""
     if has_ended(pod):
@@ -356,21 +352,6 @@ def asks_for_none(
     return MessageError(f"pod {pod_ref(pod)} asks for no {', '.join(managed)}: {why}")
 
 
-def resolve(pod: Pod, sources: Sequence[_Source]) -> tuple[_Source, Request] | None:
-    """Return the resource that a pod asks for, and the request; None if the pod asks for none.
-
-    Raises WireError for a request that makes no sense or asks for two of the resources.
-    """
-    names_and_request = request_among(pod, (books.names for books in sources))
-    if names_and_request is None:
-        return None
-    names, request = names_and_request
-    source = next(books for books in sources if books.names is names)
-    if request.policy or request.neighbours is not None:  # the default policy is always there
-        source.ranking(request)
-    return source, request
-
-
 def explanation_of(
     source: ExplainSource,
     request: Request,
@@ -399,7 +380,6 @@ def node_books(ledger: Reader, node: str) -> NodeBooks | None:
 
 
 def _charged(answer: PodExplanation, books: ExplainSource, entry: Entry) -> PodExplanation:
-    """Return the explanation of a pod in the books."""
     state = "bound" if entry.known_bound else "binding"
     answer = replace(answer, state=state, request=entry.request, node=entry.node)
     if not entry.placement:

@@ -210,7 +210,6 @@ def _rollout(rollout: Rollout) -> str:
 
 
 def _without_books(pod: PodExplanation) -> list[tuple[str, str]]:
-    """Return the rows of a pod that is judged without books."""
     times = [f"{_moment(event.at)}: " if event.at else "" for event in pod.events]
     rows = [("Event", f"{at}{event.note}") for at, event in zip(times, pod.events, strict=True)]
     return [*rows, ("Judged", pod.basis)] if pod.basis else rows
@@ -547,7 +546,6 @@ def _moment(at: float) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    """Return the first names and the number of the remaining ones."""
     texts = list(names)
     more = [f"{len(texts) - _MOST_NAMES} more"] if len(texts) > _MOST_NAMES else []
     *first, last = [*texts[:_MOST_NAMES], *more]
@@ -555,7 +553,6 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _judgement(scored: BoundPodScore, unit: str) -> list[tuple[str, str]]:
-    """Return the rows of the score of a bound pod's place."""
     node = f"it would not fit on {scored.node} any more"
     if scored.fits:
         best = "" if scored.best == scored.node else f" ({scored.best} has 10)"

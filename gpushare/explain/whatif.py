@@ -64,12 +64,7 @@ def bare(spec: NodeSpec) -> NodeSpec:
     """Return the spec of a new node like this one: all devices healthy, no pods."""
     size = len(spec.capacity)
     return replace(
-        spec,
-        healthy=(True,) * size,
-        uuids=("",) * size,
-        closed=None,
-        counted=False,
-        gone=(),
+        spec, healthy=(True,) * size, uuids=("",) * size, closed=None, counted=False, gone=()
     )
 
 

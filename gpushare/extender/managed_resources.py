@@ -17,7 +17,6 @@ from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Entry
 from gpushare.core.trial import AUTO, Choice
 from gpushare.errors import MessageError
-from gpushare.explain.pod import resolve
 from gpushare.extender.verbs.bind.gate import Gate
 from gpushare.extender.verbs.holds import Holds
 from gpushare.ledger import Ledger
@@ -25,7 +24,7 @@ from gpushare.logline import Line
 from gpushare.wire.annotations import Names
 from gpushare.wire.device_request import NEIGHBOURS
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import names_any, scheduler_of
+from gpushare.wire.pods import names_any, request_among, scheduler_of
 
 log = logging.getLogger("gpushare.policies")
 
@@ -188,8 +187,7 @@ class ExtenderScope:
 
         to_bind: for the verb bind, otherwise for any other verb.
         """
-        scheduler = scheduler_of(pod)
-        if self.schedulers and scheduler not in self.schedulers:
+        if self.schedulers and (scheduler := scheduler_of(pod)) not in self.schedulers:
             names = ", ".join(sorted(self.schedulers))
             return (
                 f"its schedulerName is {scheduler[:80]!r}, and only pods of {names} are bound here:"
@@ -245,4 +243,10 @@ class ManagedResources:
 
         Raises WireError for a request that makes no sense or asks for two managed resources.
         """
-        return resolve(pod, self.resources)
+        match = request_among(pod, [resource.names for resource in self.resources])
+        if match is None:
+            return None
+        resource, request = self.resources[match[0]], match[1]
+        if request.policy or request.neighbours is not None:  # the default policy is always there
+            resource.ranking(request)
+        return resource, request

@@ -22,11 +22,9 @@ class Lines(Protocol):
 
     def __iter__(self) -> Iterator[bytes]:
         """Return the lines; ends when the server ends cleanly, raises ApiUnavailable when cut."""
-        ...
 
     def close(self) -> None:
         """End the iteration at once; may be called by any thread, and twice."""
-        ...
 
 
 class Getter(Protocol):
@@ -34,7 +32,6 @@ class Getter(Protocol):
 
     def request(self, method: str, path: str, *, query: Mapping[str, str], timeout: float) -> bytes:
         """Return the body of a 2xx answer. Raises ApiError."""
-        ...
 
 
 class Calls(Protocol):
@@ -56,7 +53,6 @@ class Calls(Protocol):
         ApiUnreachable says that nothing was sent. Nothing is sent after `not_after`, by the
         caller's clock (time.monotonic, except in a simulation).
         """
-        ...
 
 
 class Api(Calls, Protocol):
@@ -71,7 +67,6 @@ class Api(Calls, Protocol):
         read_timeout: float,
     ) -> AbstractContextManager[Lines]:
         """Return an open watch; time-outs: seconds until the answer, and of silence afterwards."""
-        ...
 
 
 def merge_patch(api: Calls, path: str, change: bytes, timeout: float) -> bytes:
@@ -86,7 +81,6 @@ class Part(Protocol):
     @property
     def continue_token(self) -> str:
         """The token that asks for the next page; empty: this was the last."""
-        ...
 
 
 _PartT = TypeVar("_PartT", bound=Part)

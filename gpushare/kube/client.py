@@ -9,11 +9,12 @@ Status), retries unseen (connect errors three times, 429 after Retry-After), and
 
 import logging
 import math
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -35,6 +36,10 @@ from gpushare.kube.session import (
 from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
+
+MOST_BYTES = 16 << 20
+"""Bytes of an answer. An object has at most some 1.5 MiB (`--max-request-bytes` of etcd), so a list
+of few objects always fits, and 500 usual pods have a third of these bytes."""
 
 # Seconds until a client without credentials looks for credentials again.
 _ANONYMOUS_SECONDS = 5.0
@@ -104,18 +109,7 @@ class KubeClient:
         latest = min(deadline, not_after)
         call = _Call(method, path, query, timeout, deadline, latest, body, sent_type)
         response = self._send(call)
-        try:
-            data = responses.read_all(response, deadline)
-        except (HTTPError, OSError) as error:
-            response.close()
-            raise responses.no_response_error(call.where, error) from error
-        except responses.TooLargeError as error:
-            response.close()
-            problem = f"the answer has more than {responses.MOST_BYTES >> 20} MiB"
-            # Whatever the answer to a write would say, the write may have been done.
-            error_class = ApiTooLarge if method == "GET" else ApiUnavailable
-            raise error_class(f"{call.where}: {problem}", response.status) from error
-        response.release_conn()
+        data = _read_all(response, call, deadline)
         if not 200 <= response.status < 300:
             raise responses.response_error(call.where, response.status, data)
         return data
@@ -176,8 +170,11 @@ class KubeClient:
                 raise
         finally:
             # An answer in time has read the body already.
-            deadline = time.monotonic() + _BODY_READ_SECONDS
-            warmed = sum(responses.return_to_pool(answer, deadline) for answer in answers)
+            deadline, warmed = time.monotonic() + _BODY_READ_SECONDS, 0
+            for answer in answers:
+                with suppress(ApiError):
+                    _read_all(answer, call, deadline)
+                    warmed += 1
         return warmed
 
     def close(self) -> None:
@@ -210,7 +207,8 @@ class KubeClient:
                 return response
         else:
             return response
-        responses.return_to_pool(response, call.deadline)
+        with suppress(ApiError):
+            _read_all(response, call, call.deadline)
         return self._send_once(session, call)
 
     def _send_once(self, session: Session, call: _Call) -> responses.Response:
@@ -265,6 +263,44 @@ class KubeClient:
         except SettingsError as error:
             log.warning(Line("credentials not read again", error=error))
         self._loaded_at = time.monotonic()
+
+
+def _read_all(response: responses.Response, call: _Call, deadline: float) -> bytes:
+    """Return the whole body, and the connection to the pool; errors as of `KubeClient.request`.
+
+    The body is read in pieces, so that a slow server cannot exceed the deadline.
+    """
+    parts, size = [], 0
+    length = response.headers.get("Content-Length", "")
+    plain = "Content-Encoding" not in response.headers
+    try:
+        if not (response.chunked or length.isdigit() or response.status == 204):
+            # http.client takes an answer with a cut head for one that ends with the connection.
+            raise OSError("the answer does not say where it ends")
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError("the answer's body did not end in time")
+            # Asked each time: a connection that has gone back to the pool is another call's.
+            live = getattr(response.connection, "live", None)
+            if isinstance(live, socket.socket):
+                live.settimeout(remaining)
+            part = response.read1(responses.CHUNK, decode_content=True)
+            parts.append(part)
+            size += len(part)
+            if not part or size > MOST_BYTES or (plain and response.length_remaining == 0):
+                break
+    except (HTTPError, OSError) as error:
+        response.close()
+        raise responses.no_response_error(call.where, error) from error
+    if size > MOST_BYTES:
+        response.close()
+        # Whatever the answer to a write would say, the write may have been done.
+        error_class = ApiTooLarge if call.method == "GET" else ApiUnavailable
+        problem = f"the answer has more than {MOST_BYTES >> 20} MiB"
+        raise error_class(f"{call.where}: {problem}", response.status)
+    response.release_conn()
+    return b"".join(parts)
 
 
 class ServerTimeClient(KubeClient):

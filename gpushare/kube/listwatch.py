@@ -27,34 +27,27 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from gpushare.errors import ApiError, ApiGone, ApiTooLarge
+from gpushare.kube.api import Part
 
 NEVER = float("-inf")
 
 Query = tuple[tuple[str, str], ...]
 
 
-class Page(Protocol):
+class Page(Part, Protocol):
     """A decoded page of a list; the objects are for the event handler."""
 
     @property
     def resource_version(self) -> str:
         """The resourceVersion of the list."""
-        ...
-
-    @property
-    def continue_token(self) -> str:
-        """The token that asks for the next page; empty: this was the last."""
-        ...
 
     @property
     def items(self) -> Sequence[object]:
         """The objects that could be read."""
-        ...
 
     @property
     def bad(self) -> Sequence[object]:
         """The objects that could not be read."""
-        ...
 
 
 class DecodedEvent(Protocol):
@@ -63,22 +56,18 @@ class DecodedEvent(Protocol):
     @property
     def kind(self) -> str:
         """ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
-        ...
 
     @property
     def resource_version(self) -> str:
         """The resourceVersion of the event."""
-        ...
 
     @property
     def code(self) -> int:
         """The status of an ERROR."""
-        ...
 
     @property
     def bad(self) -> object | None:
         """The object that could not be read, if there is one."""
-        ...
 
 
 PageT = TypeVar("PageT", bound=Page)
@@ -92,11 +81,9 @@ class Decoder(Protocol[PageT_co, EventT_co]):
 
     def decode_list(self, body: bytes) -> PageT_co:
         """Return a page; raises if the body is none."""
-        ...
 
     def decode_event(self, line: bytes) -> EventT_co:
         """Return an event; raises if the line is none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,11 +45,9 @@ class EventHandler(Protocol[_PageT_contra, _EventT_contra]):
 
     def replace(self, pages: Sequence[_PageT_contra], started: float) -> None:
         """Take over the whole collection, read at `started` (monotonic seconds) or later."""
-        ...
 
     def apply(self, event: _EventT_contra) -> None:
         """Take over the next change; the same change may come again."""
-        ...
 
 
 class Reflector(Generic[PageT, EventT]):

@@ -1,4 +1,4 @@
-"""Responses, read in time: bodies whole or not at all, watches line by line, refusals as errors.
+"""Responses: the lines of watches, and refusals as errors.
 
 Knows urllib3's answers with their sockets, and of all documents only the Status. Only a Status
 comes from the API server: another body with a status of 4xx may be of a proxy, and does not tell
@@ -16,7 +16,6 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,11 +32,7 @@ BODY_LIMIT = 64 << 10
 # An object in etcd is at most 1.5 MiB by default (`--max-request-bytes`); a line many times that
 # is not a watch, and must not fill our memory.
 LINE_LIMIT = 16 << 20
-MOST_BYTES = 16 << 20
-"""Bytes of an answer. An object has at most some 1.5 MiB (`--max-request-bytes` of etcd), so a list
-of few objects always fits, and 500 usual pods have a third of these bytes."""
-
-_CHUNK = 256 << 10
+CHUNK = 256 << 10
 _BY_STATUS = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
 _TOO_MANY_REQUESTS = 429
 """The plain text of kube-apiserver's filters for requests in flight, which had no effect."""
@@ -119,8 +114,8 @@ class LineStream:
         """Return the pieces of the body as they come."""
         if self._response.chunked:
             # A third of the cost of `read1` for each chunk; kube-apiserver sends a chunk a line.
-            return self._response.read_chunked(_CHUNK, decode_content=True)
-        return iter(partial(self._response.read1, _CHUNK, decode_content=True), b"")
+            return self._response.read_chunked(CHUNK, decode_content=True)
+        return iter(partial(self._response.read1, CHUNK, decode_content=True), b"")
 
     def close(self) -> None:
         """End the iteration at once."""
@@ -135,41 +130,6 @@ class LineStream:
         self._response.close()
 
 
-class TooLargeError(Exception):
-    """A body has more than MOST_BYTES."""
-
-
-def read_all(response: Response, deadline: float) -> bytes:
-    """Return the whole body; read in pieces, so that a slow server cannot exceed the deadline.
-
-    Raises TooLargeError.
-    """
-    length = response.headers.get("Content-Length", "")
-    if not (response.chunked or length.isdigit() or response.status == 204):
-        # http.client takes an answer with a cut head for an answer that ends with the connection.
-        raise OSError("the answer does not say where it ends")
-    parts, size = [], 0
-    plain = "Content-Encoding" not in response.headers
-    while True:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError("the answer's body did not end in time")
-        # Asked each time: a connection that has gone back to the pool is another call's.
-        live = getattr(response.connection, "live", None)
-        if isinstance(live, socket.socket):
-            live.settimeout(remaining)
-        part = response.read1(_CHUNK, decode_content=True)
-        if not part:
-            break
-        parts.append(part)
-        size += len(part)
-        if size > MOST_BYTES:
-            raise TooLargeError
-        if plain and response.length_remaining == 0:
-            break
-    return b"".join(parts)
-
-
 def read_beginning(response: Response) -> bytes:
     """Return the beginning of a refusal's body, as much as can be read."""
     parts: list[bytes] = []
@@ -180,17 +140,6 @@ def read_beginning(response: Response) -> bytes:
                 break
             parts.append(part)
     return b"".join(parts)
-
-
-def return_to_pool(response: Response, deadline: float) -> bool:
-    """Return whether the answer's connection went back to the pool alive."""
-    try:
-        read_all(response, deadline)
-    except (HTTPError, OSError, TooLargeError):
-        response.close()
-        return False
-    response.release_conn()
-    return True
 
 
 def response_error(call_name: str, status: int, body: bytes) -> ApiError:

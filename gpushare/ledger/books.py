@@ -15,9 +15,6 @@ from itertools import chain
 from typing import cast
 
 from gpushare.core.amounts import (
-    NO_PERCENTS,
-    PERCENT_AMOUNTS,
-    charged_units,
     memory_text,
     percents_text,
 )
@@ -216,45 +213,21 @@ class Store:
 
         Its cover says which devices. Raises UnknownNode or InsufficientMemory if it cannot.
         """
-        node = entry.node
-        devices, units = zip(*entry.cover.written or (), strict=True)
-        allocation = Allocation(node, devices, units, entry.cover.uuids)
+        node, shares = entry.node, entry.cover.written or ()
+        allocation = Allocation(node, shares, entry.cover.uuids)
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known any more")
-        spec, used = self.nodes[node].shape, self.arrays.used(node)
-        percents_used, pods = self.arrays.percents(node), self.arrays.pods(node)
-        if entry.placement != allocation.shares:
+        if entry.placement != shares:
             raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
-        by_device = zip(allocation.shares, entry.percents, strict=True)
-        for (device, units_held), percents_held in by_device:
-            usable = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
-            if (
-                not usable
-                or used[device] > spec.capacity[device]
-                # As NodeArrays.has_room, with its own charge among those that are there.
-                or any(
-                    percent_used[device] - percent > amount.whole - amount.needed(percent)
-                    for amount, percent_used, percent in zip(
-                        PERCENT_AMOUNTS, percents_used, percents_held or NO_PERCENTS, strict=True
-                    )
-                )
-                or (
-                    entry.request.alone
-                    and used[device]
-                    > charged_units(units_held, percents_held, spec.capacity[device])
-                )
-                or pods[device] > spec.max_sharers
-                or (
-                    entry.request.apart
-                    and entry.request.apart.required
-                    and self.arrays.fellows(node, device, entry.request) > 1
-                )
-            ):
-                cause = "was given to others" if usable else "was closed"
+        spec = self.nodes[node].shape
+        for device, units in shares:
+            if not self.arrays.has_room(node, device, units, entry.request, counted=True):
+                is_open = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
+                cause = "was given to others" if is_open else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {cause} meanwhile")
         if node in self.pins.by_node:
             self.pins.check(entry.ref.uid, entry.request, allocation)
-        return allocation, spec.capacity[devices[0]]
+        return allocation, spec.capacity[shares[0][0]]
 
     # -- counting -------------------------------------------------------------------------------
 

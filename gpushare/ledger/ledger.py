@@ -217,7 +217,7 @@ class Ledger(Reader):
             binding = Sent(stamp, now, next(self._tokens))
             entry = records.assumed(before, ref, request, allocation, binding, at_gate=at_gate)
             self._store.put(ref.uid, entry)
-            return allocation, node_record.shape.capacity[allocation.devices[0]]
+            return allocation, node_record.shape.capacity[allocation.shares[0][0]]
 
     def let_through(self, uid: str, now: float, stamp: str) -> bool:
         """Note that the Binding of a pod at the gate is sent next; return whether it may be sent.

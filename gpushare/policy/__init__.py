@@ -36,6 +36,7 @@ SNAPSHOT_FIELDS = (
     "free",
     "gpu_pods",
     "group",
+    "group_rows",
     "memory_capacity",
     "memory_free",
     "model",

@@ -20,11 +20,10 @@ from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import units_stranded_by
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
-from gpushare.sim.engine import Cluster, size_class, workload_of_trace
+from gpushare.sim.engine import Cluster, NodePool, size_class, workload_of_trace
 from gpushare.sim.flow import Arrivals, Flow, Record
 from gpushare.sim.interference import Interference
 from gpushare.sim.parameters import LEARNED, TRAINING, Defrag, Parameters
-from gpushare.sim.pool import NodePool
 from gpushare.sim.report import allocated_at
 from gpushare.sim.reservations import Reservations
 from gpushare.sim.scorers import SIMULATED, LearningScorer, chosen, learns
@@ -238,7 +237,6 @@ def _flow(
 
 
 def _run_name(experiment: str, policy: str, seed: int, options: Parameters) -> Record:
-    """Return the part of a record that names the run."""
     run_name: Record = {"experiment": experiment, "policy": policy, "seed": seed}
     run_name["workload"] = options.workload
     if options.neighbours:

@@ -29,10 +29,9 @@ from gpushare.core.model import Kind, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.snapshot import Floats, Ints, units_stranded_by
-from gpushare.sim.engine import SHARE, Cluster, size_class
+from gpushare.sim.engine import SHARE, Cluster, NodePool, size_class
 from gpushare.sim.interference import Interference
 from gpushare.sim.parameters import Defrag
-from gpushare.sim.pool import NodePool
 from gpushare.sim.reservations import Reservations
 from gpushare.sim.scorers import LearningScorer
 
@@ -218,7 +217,6 @@ class Flow:
             )
 
     def _leave_at(self, ends: Iterable[tuple[int, float]]) -> None:
-        """Note the new times of departure of these pods."""
         for number, leaves in ends:
             self._running[number].leaves = leaves
             heapq.heappush(self._leaving, (leaves, number))

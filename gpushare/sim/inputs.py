@@ -13,15 +13,16 @@ from pathlib import Path
 from gpushare.errors import SettingsError
 from gpushare.trace.nodes_and_pods import (
     MILLI,
+    TraceError,
     TraceNode,
     TracePod,
     in_units,
     nodes_of,
+    of_items,
     pods_of,
     read_nodes,
     read_pods,
 )
-from gpushare.trace.rows import TraceError, of_items
 
 Listing = Callable[[Mapping[str, object], str, str], Mapping[str, object]]
 """(flags, resource, unit) -> the rows of `nodes` and `pods` of a live cluster, with

@@ -32,8 +32,6 @@ def speed(utilization: float) -> float:
 
 @dataclass(slots=True)
 class _Run:
-    """A running pod."""
-
     devices: tuple[_Device, ...]
     utilization: int
     began: float
@@ -87,12 +85,13 @@ class Interference:
             run = self._runs[number]
             before = run.speed
             self._advance(run, now)
-            run.speed = min(speed(self._utilization(device)) for device in run.devices)
+            sums = (
+                sum(self._runs[other].utilization for other in self._on_device[device])
+                for device in run.devices
+            )
+            run.speed = min(map(speed, sums))
             if self._stretches and run.speed != before:
                 yield number, now + run.work / run.speed
-
-    def _utilization(self, device: _Device) -> int:
-        return sum(self._runs[number].utilization for number in self._on_device[device])
 
     def _advance(self, run: _Run, now: float) -> None:
         progress = (now - run.since) * run.speed

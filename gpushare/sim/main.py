@@ -145,12 +145,11 @@ def _failed(error: Exception, code: int) -> int:
 
 def _check_outputs(options: argparse.Namespace) -> None:
     """Raise SettingsError if the output could not be written: before hours of runs."""
-    for path in (options.json, options.csv, options.plot):
+    for path in (options.json, options.plot):
         if path is not None and not path.absolute().parent.is_dir():
             raise SettingsError(f"{path}: there is no directory to write it to")
-    for path in (options.json, options.csv):
-        if path is not None and path.is_dir():
-            raise SettingsError(f"{path}: is a directory, and no file to write to")
+    if options.json is not None and options.json.is_dir():
+        raise SettingsError(f"{options.json}: is a directory, and no file to write to")
     if options.plot is not None and options.plot.exists() and not options.plot.is_dir():
         raise SettingsError(f"{options.plot}: is no directory to write pictures to")
     if options.plot is not None:
@@ -204,12 +203,10 @@ def _outputs(
     forms: Mapping[str, Callable[[], str]] = {
         "json": lambda: json.dumps(whole, indent=1) + "\n",
         "yaml": lambda: yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False),
-        "csv": lambda: report.as_csv(records, measures),
         "table": lambda: _table(options, inputs, records, measures),
     }
-    for path, form in ((options.json, "json"), (options.csv, "csv")):
-        if path is not None:
-            yield partial(path.write_text, forms[form](), encoding="utf-8")
+    if options.json is not None:
+        yield partial(options.json.write_text, forms["json"](), encoding="utf-8")
     if options.plot is not None:
         yield partial(_plots(), records, options.plot)
     yield partial(print, forms[options.output](), end="", flush=True)

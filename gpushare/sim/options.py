@@ -18,7 +18,7 @@ from gpushare.commandline import Parser, add_connection, add_unit
 from gpushare.errors import SettingsError
 from gpushare.sim.parameters import KNOWN, LEARNED, SERVICES, TRAINING, Defrag, Parameters
 
-FORMATS = ("table", "json", "yaml", "csv")
+FORMATS = ("table", "json", "yaml")
 POLICIES = "device-bestfit,fgd,shadow-price"
 SMALL = 200
 """Up to this number of nodes runs are short, and more seeds are run by default."""
@@ -160,7 +160,6 @@ def _add_common(verb: Parser) -> None:
     text += " while there is such a device with room (default: any number)"
     value("--neighbours", "N", text, 0, type=_neighbours)
     value("--json", "OUT", "write all measures of each run", None, type=Path)
-    value("--csv", "OUT", "write a line for each run", None, type=Path)
     value("-o --output", None, "(default: %(default)s)", "table", choices=FORMATS)
     value("--jobs", "N", "runs at a time (default: one for each core)", cores, type=_count)
 
@@ -225,7 +224,6 @@ def number(above: float, limit: float, text: str) -> float:
 
 
 def _neighbours(text: str) -> int:
-    """Return the limit of neighbours of a text."""
     if not text.isascii() or not text.isdigit() or int(text) > _MAX_NEIGHBOURS:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number from 0 to {_MAX_NEIGHBOURS}")
     return int(text)

@@ -26,7 +26,6 @@ _SIZE = (7.2, 4.2)
 _FULL = 130
 """Percent of the cluster's GPU that pods have requested at the end of a fill."""
 
-_NODES_A_BAND = 160
 _MAX_NAMED = 24
 """Up to this number of nodes, the picture has names of nodes and used units of devices."""
 
@@ -144,84 +143,41 @@ def _refused(axes: Axes, records: Sequence[Record]) -> bool:
 
 
 def _devices(record: Record) -> Figure | None:
-    """Return a picture of the cluster at the end of a run; None if the record has no data."""
+    """Return a picture of the cluster at the end of a run, a column for each node with devices;
+    None if the record has no data. Few nodes have names, and devices the used and total units.
+    """
     names, capacity, used = (record.get(key) for key in ("names", "capacity", "used"))
     if not (isinstance(names, list) and isinstance(capacity, list) and isinstance(used, list)):
         return None
     nodes = [node for node in zip(names, capacity, used, strict=True) if node[1]]
-    title = f"{record['policy']}, seed {record['seed']}: every device, in the end"
-    return (
-        _with_names(title, sorted(nodes)) if len(nodes) <= _MAX_NAMED else _in_bands(title, nodes)
-    )
-
-
-_Node = tuple[str, list[int], list[int]]
-"""(name, capacity by device, used units by device)."""
-
-
-def _with_names(title: str, nodes: Sequence[_Node]) -> Figure:
-    """Draw the nodes side by side with names, each device with used and total units."""
-    highest = max(len(capacities) for _, capacities, _ in nodes)
-    cells = np.full((highest, len(nodes)), np.nan)
-    size = (max(_SIZE[0], 2 + 0.8 * len(nodes)), 1.6 + 0.42 * highest)
+    is_named = len(nodes) <= _MAX_NAMED
+    # By name, else by the number of devices, and the fullest first.
+    nodes.sort(key=lambda node: node[0] if is_named else (-len(node[1]), -sum(node[2])))
+    cells = np.full((max(len(sizes) for _, sizes, _ in nodes), len(nodes)), np.nan)
+    width = 0.8 if is_named else 0.012  # at least a pixel for each node
+    size = (max(_SIZE[0], 2 + width * len(nodes)), 1.6 + 0.42 * len(cells))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
-    for column, (_, capacities, used) in enumerate(nodes):
-        for row, (units, used_units) in enumerate(zip(capacities, used, strict=True)):
+    for column, (_, sizes, amounts) in enumerate(nodes):
+        for row, (units, used_units) in enumerate(zip(sizes, amounts, strict=True)):
             free = cells[row, column] = 1 - used_units / units
-            ink = "black" if free > 0.6 else "white"
-            label = f"{used_units}/{units}"
-            axes.text(column, row, label, ha="center", va="center", color=ink, fontsize=8)
-    _paint(figure, axes, cells, title)
-    for line, edges in ((axes.axhline, highest), (axes.axvline, len(nodes))):
-        for edge in range(1, edges):
-            line(edge - 0.5, color="white", linewidth=2)
-    names = [name for name, _, _ in nodes]
-    turned = max(map(len, names)) * len(names) > 80
-    axes.set_xticks(range(len(names)), names, rotation=45 if turned else 0)
-    axes.set_yticks(range(highest))
-    axes.set_ylabel("device")
-    axes.set_xlabel("node; in the cells: units used / units of the device")
-    return figure
-
-
-def _in_bands(title: str, nodes: Sequence[_Node]) -> Figure:
-    """Draw many nodes as bands without names: one band per number of devices, fullest first."""
-    free = [
-        sorted(1 - used_units / units for used_units, units in zip(used, capacities, strict=True))
-        for _, capacities, used in nodes
-    ]
-    bands = [
-        alike[start : start + _NODES_A_BAND]
-        for height in sorted({len(node) for node in free}, reverse=True)
-        for alike in [sorted((node for node in free if len(node) == height), key=sum)]
-        for start in range(0, len(alike), _NODES_A_BAND)
-    ]
-    cells = np.full((sum(len(band[0]) + 1 for band in bands), max(map(len, bands))), np.nan)
-    middles, row = [], 0
-    for band in bands:
-        height = len(band[0])
-        cells[row : row + height, : len(band)] = np.array(band).T
-        middles.append(row + (height - 1) / 2)
-        row += height + 1
-    size = (_SIZE[0] * 1.4, 1.4 + 0.11 * len(cells))
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.add_subplot()
-    _paint(figure, axes, cells, title)
-    labels = [f"{len(band)} nodes\nof {len(band[0])} GPUs" for band in bands]
-    axes.set_yticks(middles, labels, fontsize=7)
-    axes.set_xticks([])
-    axes.set_xlabel("a column for each node, the fullest first; a cell for each of its devices")
-    return figure
-
-
-def _paint(figure: Figure, axes: Axes, cells: _Floats, title: str) -> None:
-    """Colour the cells by the share that is free; NaN, where there is no device, stays blank."""
-    image = axes.imshow(cells * 100, cmap="viridis", vmin=0, vmax=100, aspect="auto")
+            if is_named:
+                ink = "black" if free > 0.6 else "white"
+                label = f"{used_units}/{units}"
+                axes.text(column, row, label, ha="center", va="center", color=ink, fontsize=8)
+    image = axes.imshow(cells * 100, vmin=0, vmax=100, aspect="auto", interpolation="nearest")
     figure.colorbar(image, ax=axes, label="% of the device free")
-    axes.set_title(title)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
+    axes.set_title(f"{record['policy']}, seed {record['seed']}: every device, in the end")
+    axes.set_yticks(range(len(cells)))
+    axes.set_ylabel("device")
+    if is_named:
+        labels = [name for name, _, _ in nodes]
+        turned = max(map(len, labels)) * len(labels) > 80
+        axes.set_xticks(range(len(labels)), labels, rotation=45 if turned else 0)
+        axes.set_xlabel("node; in the cells: units used / units of the device")
+    else:
+        axes.set_xlabel("a column for each node, the fullest first of as many devices")
+    return figure
 
 
 def _numbers(record: Record, key: str) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""The summary of runs: means, spreads and paired differences, as a table, CSV and a document; with
+"""The summary of runs: means, spreads and paired differences, as a table and a document; with
 sentences that explain the columns and the significance of differences.
 
 Pure. A record has the measures of one run by name; see experiments.py for the names. Policies are
@@ -9,8 +9,6 @@ Student's t over the common seeds, does not contain zero.
 Tested in `tests/unit/sim/test_report.py` and `tests/unit/sim/test_report_verdicts.py`.
 """
 
-import csv
-import io
 import math
 import statistics
 from collections import Counter
@@ -45,7 +43,7 @@ class Measure:
 
     @property
     def name(self) -> str:
-        """The name of the measure in CSV and in the document."""
+        """The name of the measure in the document."""
         return f"{self.key}_{self.at}" if self.at else self.key
 
     def of(self, record: Record) -> float | None:
@@ -97,7 +95,6 @@ def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measur
 
 
 def _sizes(records: Iterable[Record], key: str) -> list[str]:
-    """Return the sizes of pods that a measure by size has values for."""
     by_sizes = [record.get(key) for record in records]
     return sorted({size for values in by_sizes if isinstance(values, Mapping) for size in values})
 
@@ -156,19 +153,6 @@ def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
             cells = [difference(one, m.digits) for m, one in pairs]
             differences.append([f"{policy} - {policies[0]}", "", *cells])
     return aligned([*rows, *differences])
-
-
-def as_csv(records: Sequence[Record], measures: Sequence[Measure]) -> str:
-    """Return a line for each run with these measures and all other single numbers and texts."""
-    lines = []
-    for record in records:
-        line = {key: value for key, value in record.items() if isinstance(value, str | int | float)}
-        lines.append({**line, **{measure.name: measure.of(record) for measure in measures}})
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(key for line in lines for key in line)))
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue().replace("\r\n", "\n")
 
 
 def document(

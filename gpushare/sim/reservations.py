@@ -61,10 +61,7 @@ class Reservations:
         del self._reserved[kind]
 
     def renew(
-        self,
-        late: Mapping[Kind, Request],
-        running: Iterable[tuple[Placement, float]],
-        now: float,
+        self, late: Mapping[Kind, Request], running: Iterable[tuple[Placement, float]], now: float
     ) -> None:
         """Make all reservations anew.
 

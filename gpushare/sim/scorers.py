@@ -173,12 +173,7 @@ class LearningScorer(KeepsNothing):
     """A Scorer by a policy that is remade as pods come. All pods are of one namespace, ""."""
 
     def __init__(
-        self,
-        name: str,
-        capacities: Capacities,
-        nodes: int,
-        *,
-        neighbours: int = ANY_NEIGHBOURS,
+        self, name: str, capacities: Capacities, nodes: int, *, neighbours: int = ANY_NEIGHBOURS
     ) -> None:
         self._name, self._nodes, self._neighbours = name, nodes, neighbours
         self._learned = WorkloadEstimator(Counter(capacities))

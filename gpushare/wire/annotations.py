@@ -280,7 +280,7 @@ def encode(
     """
     grants = _grants(allocation, request)
     annotations = {
-        names.idx: ",".join(map(str, allocation.devices)),
+        names.idx: ",".join(str(device) for device, _ in allocation.shares),
         names.dev: str(device_capacity),
         names.pod: str(request.total),
         names.assigned: "false",

@@ -10,10 +10,10 @@ Standard library only: the command line shares this module. Tested in
 """
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, memory_percent
+from gpushare.core.amounts import DEVICE_AMOUNTS, PERCENT_AMOUNTS, memory_percent, of_one_device
 from gpushare.core.model import (
     ANY_CARD,
     ANY_NEIGHBOURS,
@@ -24,7 +24,7 @@ from gpushare.core.model import (
     Request,
     Shares,
 )
-from gpushare.errors import AnnotationError, MessageError
+from gpushare.errors import AnnotationError, MessageError, QuantityError
 from gpushare.wire.annotations import (
     MAX_DEVICES_PER_POD,
     Names,
@@ -33,6 +33,7 @@ from gpushare.wire.annotations import (
     strict_number,
 )
 from gpushare.wire.gpu_models import label_value
+from gpushare.wire.quantity import Quantity, peak, to_bytes, to_units
 
 NEIGHBOURS = "gpushare.io/neighbours"
 """The number of other pods that the devices of the pod should have: `few` or `any`."""
@@ -60,6 +61,7 @@ WISHES = {
     NOT_UUIDS: "nvidia.com/nouse-gpuuuid",
 }
 """Our annotations of pods, in the order of `Cards`, and HAMi's name for each."""
+_ALL_WISHES = frozenset({*WISHES, *WISHES.values()})
 
 MOST_WISHES = 64
 _MOST_CHARACTERS = 128
@@ -74,25 +76,124 @@ _WITHOUT_MEMORY = (
 )
 
 
+class ContainerResources(Protocol):
+    """ResourceRequirements."""
+
+    @property
+    def limits(self) -> Mapping[str, Quantity] | None:
+        """The limits by resource."""
+
+    @property
+    def requests(self) -> Mapping[str, Quantity] | None:
+        """The requests by resource."""
+
+
+class RequestingContainer(Protocol):
+    """Container."""
+
+    @property
+    def resources(self) -> ContainerResources | None:
+        """The limits and requests."""
+
+    @property
+    def restart_policy(self) -> object:
+        """Always: of a sidecar."""
+
+
 class ContainerSums(NamedTuple):
-    """The sums of the requests of a pod's containers, over all devices of the pod."""
+    """The sums of the requests of a pod's containers; each field has one value for each of
+    `DEVICE_AMOUNTS`.
+    """
 
-    units: int
+    totals: tuple[int, ...]
+    """The sums over all devices of the pod."""
 
-    containers: Shares = ()
-    """As `Request.containers`."""
+    containers: tuple[Shares, ...]
+    """(index in spec.containers, amount) of each container that asks."""
 
-    inits: Shares = ()
-    """(index in spec.initContainers, units) of each init container and sidecar that asks."""
+    inits: tuple[Shares, ...]
+    """(index in spec.initContainers, amount) of each init container and sidecar that asks."""
 
-    percents: Percents = ()
-    """As `Request.percents`, over all devices."""
 
-    percent_containers: tuple[Shares, ...] = ()
-    """As `Request.percent_containers`."""
+def container_sums(
+    containers: Sequence[RequestingContainer],
+    inits: Sequence[RequestingContainer],
+    names: Names,
+    *,
+    strict: bool = True,
+) -> ContainerSums:
+    """Return the sums of the amounts that the containers and init containers ask for.
 
-    percent_inits: tuple[Shares, ...] = ()
-    """The same of the init containers and sidecars, by the index in spec.initContainers."""
+    Raises QuantityError; if not `strict`, an unreadable percent is a whole device, which may be the
+    request of the pod.
+    """
+    resources = (names.resource, *[of_amount.resource for of_amount in names.percents])
+    sums = []
+    for amount, resource in zip(DEVICE_AMOUNTS, resources, strict=True):
+        try:
+            regular = [_requested(container, resource) for container in containers]
+            before = [_requested(container, resource) for container in inits]
+            total = sum(regular)
+            if inits:
+                policies = [container.restart_policy for container in inits]
+                total = peak(regular, zip(before, policies, strict=True))
+            if total > MAX_UNITS:
+                raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
+        except QuantityError:
+            if strict or not amount.whole:
+                raise
+            total, regular, before = amount.whole, [], []
+        of_containers = tuple([share for share in enumerate(regular) if share[1]])
+        of_inits = tuple([share for share in enumerate(before) if share[1]])
+        sums.append((total, of_containers, of_inits))
+    return ContainerSums(*zip(*sums, strict=True))
+
+
+def _requested(container: RequestingContainer, resource: str) -> int:
+    """Return the limit of the container, or the request if there is no limit: Kubernetes wants both
+    equal.
+    """
+    resources = container.resources
+    if resources is None:
+        return 0
+    quantity = (resources.limits or {}).get(resource)
+    if quantity is None:
+        quantity = (resources.requests or {}).get(resource)
+    if quantity is None:
+        return 0
+    try:
+        return to_units(quantity)
+    except QuantityError as error:
+        raise QuantityError(f"{resource}: {error}{_without_suffix(quantity)}") from error
+
+
+def _without_suffix(quantity: Quantity) -> str:
+    """Return the text to write instead of an amount in bytes, such as 5Gi; else ""."""
+    try:
+        amount = to_bytes(quantity)
+    except QuantityError:
+        return ""
+    if not str(quantity)[-1:].isalpha() or amount < 2**20:
+        return ""
+    return f": the unit is GiB already (unless --unit says otherwise): write {-(-amount // 2**30)}"
+
+
+def request_of_one_device(sums: ContainerSums, host: Request = _NO_HOST) -> Request:
+    """Return the request of a bound pod whose annotations make no sense: everything of the pod may
+    be on one device. host: as of `device_request`.
+    """
+    units, *percents = sums.totals
+    return Request(
+        units=units,
+        devices=1,
+        cpu=host.cpu,
+        memory=host.memory,
+        containers=sums.containers[0],
+        inits=tuple([share for _, share in sums.inits[0]]),
+        resources=host.resources,
+        percents=of_one_device(tuple(percents)),
+        percent_containers=sums.containers[1:] if any(percents) else (),
+    )
 
 
 def device_request(
@@ -114,8 +215,10 @@ def device_request(
     that makes no sense, MessageError if a total cannot be split, or for percents that no device
     has.
     """
-    if not sums.units:
-        index = next((at for at, percent in enumerate(sums.percents) if percent), 0)
+    units, *percents = sums.totals
+    asks_percents = any(percents)
+    if not units:
+        index = next((at for at, percent in enumerate(percents) if percent), 0)
         raise MessageError(_without_memory(index, names))
     count, devices = annotations.get(names.count, labels.get(names.count)), 1
     if count is not None:
@@ -129,11 +232,11 @@ def device_request(
     if SPLIT in annotations:
         parts = _parts(sums, annotations, names)
         devices = len(parts)
-    elif sums.units % devices:
-        below = sums.units - sums.units % devices
+    elif units % devices:
+        below = units - units % devices
         instead = f"{below} or {below + devices}" if below else str(devices)
         raise MessageError(
-            f"{names.resource}: {sums.units} cannot be split evenly over {devices} devices"
+            f"{names.resource}: {units} cannot be split evenly over {devices} devices"
             f" ({names.count}): write {instead}, or another count"
         )
     policy = annotations.get(names.policy, "")
@@ -143,24 +246,28 @@ def device_request(
     if limit not in _LIMITS:
         raise AnnotationError(f"{NEIGHBOURS}: {limit[:20]!a} is neither 'few' nor 'any'")
     request = Request(
-        units=parts[0] if parts else sums.units // devices,
+        units=parts[0] if parts else units // devices,
         devices=devices,
         cpu=host.cpu,
         memory=host.memory,
-        containers=sums.containers,
+        containers=sums.containers[0],
         policy=policy,
         models=models,
-        inits=tuple([units for _, units in sums.inits]),
+        inits=tuple([share for _, share in sums.inits[0]]),
         resources=host.resources,
-        percents=tuple([percent // devices for percent in sums.percents]),
-        percent_containers=sums.percent_containers,
-        cards=wanted_cards(annotations),
+        percents=tuple([percent // devices for percent in percents]) if asks_percents else (),
+        percent_containers=sums.containers[1:] if asks_percents else (),
+        cards=ANY_CARD if _ALL_WISHES.isdisjoint(annotations) else wanted_cards(annotations),
         split=parts if len(set(parts)) > 1 else (),
         neighbours=_LIMITS[limit],
-        apart=wanted_apart(annotations, workload),
-        memory_limit=_memory_limit(sums, annotations, node_selector, names),
+        apart=wanted_apart(annotations, workload) if APART in annotations else None,
+        memory_limit=(
+            _memory_limit(sums, annotations[MEMORY_LIMIT], node_selector, names)
+            if MEMORY_LIMIT in annotations
+            else 0
+        ),
     )
-    for index, total in enumerate(sums.percents):
+    for index, total in enumerate(percents):
         if total:
             _check_percents(index, sums, request, names)
     return request
@@ -183,28 +290,23 @@ def wanted_apart(annotations: Mapping[str, str], workload: str) -> Apart | None:
 
 
 def _memory_limit(
-    sums: ContainerSums,
-    annotations: Mapping[str, str],
-    node_selector: Mapping[str, str],
-    names: Names,
+    sums: ContainerSums, text: str, node_selector: Mapping[str, str], names: Names
 ) -> int:
     """Return the most units that the pod may use, 0 if no more than the request.
 
     The node selector keeps the pod on nodes of LIMITS_LABEL: kube-scheduler, autoscalers and the
     kubelet compare it. Raises AnnotationError for a value that makes no sense.
     """
-    text = annotations.get(MEMORY_LIMIT)
-    if text is None:
-        return 0
+    units, *percents = sums.totals
     limit = strict_number(text, MAX_UNITS)
     if limit is None:
         raise AnnotationError(f"{MEMORY_LIMIT}: {text[:20]!a} is not a number of units")
-    if limit < sums.units:
+    if limit < units:
         raise AnnotationError(
-            f"{MEMORY_LIMIT}: {limit} is less than the {sums.units} {names.resource} that the pod"
+            f"{MEMORY_LIMIT}: {limit} is less than the {units} {names.resource} that the pod"
             " asks for: write as much or more"
         )
-    if memory_percent(sums.percents):
+    if memory_percent(tuple(percents)):
         raise AnnotationError(
             f"{MEMORY_LIMIT}: a pod with a percentage of the memory of a card has no limit in"
             " units: leave out one of them"
@@ -214,13 +316,14 @@ def _memory_limit(
             f"{MEMORY_LIMIT}: only nodes with the label {LIMITS_LABEL} hold a pod to it: write"
             f' {LIMITS_LABEL}: "true" into the nodeSelector of the pod'
         )
-    return limit if limit > sums.units else 0
+    return limit if limit > units else 0
 
 
 def _parts(sums: ContainerSums, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:
     """Return the units on each device by the annotation SPLIT, the largest first."""
-    text, by_container = annotations[SPLIT], [units for _, units in sums.containers]
-    if sum(by_container) != sums.units:
+    text, total = annotations[SPLIT], sums.totals[0]
+    by_container = [units for _, units in sums.containers[0]]
+    if sum(by_container) != total:
         # The map by container has no place for init containers.
         raise MessageError(
             f"{SPLIT}: an init container needs more {names.resource} at once than the containers'"
@@ -235,10 +338,10 @@ def _parts(sums: ContainerSums, annotations: Mapping[str, str], names: Names) ->
             f"{SPLIT}: {text[:40]!a} is neither {OWN_DEVICES!r} nor units of 1 to"
             f" {MAX_DEVICES_PER_POD} devices such as 10+30"
         )
-    if sum(parts) != sums.units:
+    if sum(parts) != total:
         raise MessageError(
-            f"{SPLIT}: {text[:40]} is {sum(parts)} in all, and the pod asks for {sums.units}"
-            f" {names.resource}: write parts of {sums.units}"
+            f"{SPLIT}: {text[:40]} is {sum(parts)} in all, and the pod asks for {total}"
+            f" {names.resource}: write parts of {total}"
         )
     device_count = annotations.get(names.count)
     if device_count is not None and device_count != str(len(parts)):
@@ -255,11 +358,6 @@ def wanted_cards(annotations: Mapping[str, str]) -> Cards:
     Raises AnnotationError for a wish that makes no sense, or that stands under both names with
     different values.
     """
-    if not any(
-        own_name in annotations or hami_name in annotations
-        for own_name, hami_name in WISHES.items()
-    ):
-        return ANY_CARD
     wishes = []
     for own_name, hami_name in WISHES.items():
         name = own_name if own_name in annotations else hami_name
@@ -318,11 +416,11 @@ def _check_percents(index: int, sums: ContainerSums, request: Request, names: Na
     index: of the amount in PERCENT_AMOUNTS.
     """
     amount, resource = PERCENT_AMOUNTS[index], names.percents[index].resource
-    total, devices, units = sums.percents[index], request.devices, dict(sums.containers)
-    of_containers = sums.percent_containers[index]
+    total, devices, units = sums.totals[index + 1], request.devices, dict(sums.containers[0])
+    of_containers = sums.containers[index + 1]
     # (percent, units) of each init container and sidecar, and of all containers.
-    of_inits = _beside_units(sums.percent_inits[index], sums.inits)
-    pairs = [*_beside_units(of_containers, sums.containers), *of_inits]
+    of_inits = _beside_units(sums.inits[index + 1], sums.inits[0])
+    pairs = [*_beside_units(of_containers, sums.containers[0]), *of_inits]
     if total % devices:
         raise MessageError(
             f"{resource}: {total} cannot be split evenly over {devices} devices"

@@ -6,7 +6,6 @@ spellings take a slower one. Answers carry the exact keys, every key always. A m
 MessageError that names the field, never another exception.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,12 +23,9 @@ from gpushare.errors import MessageError
 from gpushare.wire.codec import decode_with
 from gpushare.wire.dra.objects import ClaimsPod, ClaimsPodSpec, ClaimsPodStatus
 from gpushare.wire.fields import (
-    LABEL,
     LABEL_PATTERN,
     MAX_NAME_LENGTH,
-    NAME,
     NAME_PATTERN,
-    UID,
     UID_PATTERN,
 )
 from gpushare.wire.objects import Metadata, Node, Pod
@@ -42,7 +38,9 @@ MAX_TEXT = 256 * 1024
 """Bytes of a list that is kept: 7,000 names of 32 characters."""
 MAX_POD_TEXT = 32 * 1024
 """Upper bound of the bytes of a cached pod; the decoded pod may take seven times as many."""
-_NO_LONGER = Meta(max_length=MAX_NAME_LENGTH)
+NodeName = Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]
+PodUid = Annotated[str, Meta(pattern=rf"^{UID_PATTERN}\Z")]
+_ObjectName = Annotated[str, Meta(pattern=rf"^{NAME_PATTERN}\Z")]
 _MANY = 16
 """Smallest number of answered names that is cached: fewer are encoded as fast."""
 MAX_KNOWN = 20_000
@@ -82,32 +80,35 @@ class _NodeItems(Struct, gc=False):
     items: list[Raw] | None = None
 
 
+class _CheckedMetadata(Metadata, gc=False, rename="camel"):
+    name: Annotated[str, Meta(pattern=rf"^({NAME_PATTERN})?\Z")] | None = None
+    namespace: Annotated[str, Meta(pattern=rf"^({LABEL_PATTERN})?\Z")] | None = None
+    uid: Annotated[str, Meta(pattern=rf"^({UID_PATTERN})?\Z")] | None = None
+
+
+class _CheckedSpec(ClaimsPodSpec, gc=False, rename="camel"):
+    node_name: NodeName | None = None
+
+
+class _CheckedStatus(ClaimsPodStatus, gc=False, rename="camel"):
+    nominated_node_name: NodeName | None = None
+
+
+class CheckedPod(ClaimsPod, gc=False):
+    """A pod with names that the API server would accept, so that kept names are bounded.
+
+    The verb handles a part that is missing.
+    """
+
+    metadata: _CheckedMetadata | None = None
+    spec: _CheckedSpec | None = None
+    status: _CheckedStatus | None = None
+
+
 class _FilterBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal"):
-    pod: ClaimsPod | None = None
+    pod: CheckedPod
     nodes: _NodeItems | None = None
-    node_names: list[str] | None = None
-
-
-class _UsualMetadata(Metadata, gc=False, rename="camel"):
-    name: Annotated[str, Meta(pattern=rf"^{NAME_PATTERN}\Z")]
-    namespace: Annotated[str, Meta(pattern=rf"^{LABEL_PATTERN}\Z")]
-    uid: Annotated[str, Meta(pattern=rf"^{UID_PATTERN}\Z")]
-
-
-class _UsualSpec(ClaimsPodSpec, gc=False, rename="camel"):
-    node_name: Annotated[str, _NO_LONGER] | None = None
-
-
-class _UsualStatus(ClaimsPodStatus, gc=False, rename="camel"):
-    nominated_node_name: Annotated[str, _NO_LONGER] | None = None
-
-
-class _UsualPod(ClaimsPod, gc=False):
-    """A pod as the API server has it: a pod that `checked_pod` refuses does not decode."""
-
-    metadata: _UsualMetadata
-    spec: _UsualSpec | None = None
-    status: _UsualStatus | None = None
+    node_names: list[NodeName] | None = None
 
 
 class _UsualBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal"):
@@ -122,14 +123,22 @@ class _UsualBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal"):
 
 
 class _BindBody(Struct, gc=False, forbid_unknown_fields=True):
-    pod_name: str | None = msgspec.field(default=None, name="PodName")
-    pod_namespace: str | None = msgspec.field(default=None, name="PodNamespace")
-    pod_uid: str | None = msgspec.field(default=None, name="PodUID")
-    node: str | None = msgspec.field(default=None, name="Node")
+    """Names of objects are safe in a path: `/` or `..` would reach another object."""
+
+    pod_name: _ObjectName = msgspec.field(name="PodName")
+    pod_namespace: Annotated[str, Meta(pattern=rf"^{LABEL_PATTERN}\Z")] = msgspec.field(
+        name="PodNamespace"
+    )
+    pod_uid: PodUid = msgspec.field(name="PodUID")
+    node: _ObjectName = msgspec.field(name="Node")
 
 
-class _NamedObject(Struct, gc=False):
-    metadata: Metadata | None = None
+class _NodeMetadata(Struct, gc=False):
+    name: NodeName = ""
+
+
+class _NamedNode(Struct, gc=False):
+    metadata: _NodeMetadata
 
 
 class _SurvivingNodes(Struct, gc=False):
@@ -177,32 +186,35 @@ class NameLists:
         """
         last = self.last_pod
         if last is None or last[0] != text:
-            usual_pod = _USUAL_POD.decode(text)
-            last = text, usual_pod, pod_ref(usual_pod)
+            checked_pod = _CHECKED_POD.decode(text)
+            last = text, checked_pod, pod_ref(checked_pod)
             self.last_pod = last if len(text) <= MAX_POD_TEXT else None
         return last
 
     def decode(self, text: bytes) -> NodeNames:
         """Return the names of a JSON list. Raises MessageError, or msgspec's errors."""
-        names = next((names for known_text, names in self._lists if known_text == text), None)
-        if names is None:
-            decoded_names = _LIST.decode(text)
-            checked = None if self.known is None else self.known.find(decoded_names)
-            if checked is not None:
-                # Plain names: blanks, or characters written as numbers, would make the text longer.
-                names, characters = checked
-                as_encoded = len(text) == characters + 3 * len(names) + 1
-            else:
-                names = NodeNames(checked_names(decoded_names, "NodeNames"))
-                as_encoded = _ENCODER.encode(names) == text
-                plain = len(text) == sum(map(len, names)) + 3 * len(names) + 1
-                if as_encoded and plain and _MANY <= len(names) <= MAX_KNOWN:
-                    known_names = self.known
-                    if known_names is None or len(known_names) + len(names) > MAX_KNOWN:
-                        known_names = KnownNames()
-                    self.known = known_names.joined(names)
-            if not as_encoded:
-                return names  # a cached text is answered as it is, with the blanks
+        for index, (known_text, names) in enumerate(self._lists):
+            if known_text == text:
+                if index:
+                    self._keep(text, names)
+                return names
+        decoded_names = _LIST.decode(text)
+        checked = None if self.known is None else self.known.find(decoded_names)
+        if checked is not None:
+            # Plain names: blanks, or characters written as numbers, would make the text longer.
+            names, characters = checked
+            as_encoded = len(text) == characters + 3 * len(names) + 1
+        else:
+            names = NodeNames(checked_names(decoded_names, "NodeNames"))
+            as_encoded = _ENCODER.encode(names) == text
+            plain = len(text) == sum(map(len, names)) + 3 * len(names) + 1
+            if as_encoded and plain and _MANY <= len(names) <= MAX_KNOWN:
+                known_names = self.known
+                if known_names is None or len(known_names) + len(names) > MAX_KNOWN:
+                    known_names = KnownNames()
+                self.known = known_names.joined(names)
+        if not as_encoded:
+            return names  # a cached text is answered as it is, with the blanks
         self._keep(text, names)
         return names
 
@@ -211,8 +223,7 @@ class NameLists:
         text = next((text for text, cached_names in self._lists if cached_names is names), None)
         if text is None:
             text = _ENCODER.encode(names)
-            if len(names) >= _MANY:
-                self._keep(text, names if isinstance(names, NodeNames) else NodeNames(names))
+            self._keep(text, names if isinstance(names, NodeNames) else NodeNames(names))
         return text
 
     def _keep(self, text: bytes, names: NodeNames) -> None:
@@ -228,17 +239,7 @@ def checked_names(names: list[str], path: str) -> Sequence[str]:
     joined_names = "".join(names)  # a search in one text is a hundred times faster than one a name
     if "" in unique or any(blank in joined_names for blank in whitespace):
         raise MessageError(f"{path}: an empty name, or one with blanks")
-    checked_length(max(names, key=len, default=""), path)
     return names if len(unique) == len(names) else list(dict.fromkeys(names))
-
-
-def checked_length(name: str, path: str) -> str:
-    """Return the name. Raises MessageError for more than MAX_NAME_LENGTH characters."""
-    if len(name) > MAX_NAME_LENGTH:
-        raise MessageError(
-            f"{path}: a name of {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
-        )
-    return name
 
 
 def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
@@ -255,17 +256,18 @@ def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
     except (msgspec.MsgspecError, ValueError, RecursionError, MessageError):
         pass
     args = decode_body(_FILTER, _FilterBody, body)
-    pod, ref = checked_pod(args.pod), None
+    pod, ref = args.pod, None
     with suppress(MessageError):
         ref = pod_ref(pod)
     if args.node_names is not None:
         return FilterArgs(pod, NodeNames(checked_names(args.node_names, "NodeNames")), ref)
     if args.nodes is None:
         raise MessageError("NodeNames, Nodes: both missing")
-    items, names = args.nodes.items or [], []
-    for index, item in enumerate(items):
-        metadata = decode_with(_NAMED, item, f"Nodes.items[{index}]").metadata
-        names.append((metadata and metadata.name) or "")
+    items = args.nodes.items or []
+    names = [
+        decode_with(_NAMED, item, f"Nodes.items[{index}]").metadata.name
+        for index, item in enumerate(items)
+    ]
     unique = NodeNames(checked_names(names, "Nodes.items"))
     return FilterArgs(pod, unique, ref, dict(zip(names, items, strict=True)))
 
@@ -289,17 +291,10 @@ def mirror_names(names: bytes) -> bytes:
 def decode_bind(body: bytes) -> BindArgs:
     """Return the bind request in a body.
 
-    Raises MessageError if any of the four texts is missing.
+    Raises MessageError if any of the four texts is missing, or is no name of such an object.
     """
     args = decode_body(_BIND, _BindBody, body)
-    return BindArgs(
-        PodRef(
-            _object_name(args.pod_namespace, "PodNamespace", LABEL),
-            _object_name(args.pod_name, "PodName"),
-            checked_uid(args.pod_uid or "", "PodUID"),
-        ),
-        _object_name(args.node, "Node"),
-    )
+    return BindArgs(PodRef(args.pod_namespace, args.pod_name, args.pod_uid), args.node)
 
 
 def encode_filter(
@@ -322,7 +317,7 @@ def encode_filter(
     if args is not None and args.items is not None:
         nodes = _SurvivingNodes([args.items[name] for name in fit])
     else:
-        names = Raw(lists.encode(fit) if lists else _ENCODER.encode(fit))
+        names = Raw(lists.encode(fit) if lists and len(fit) >= _MANY else _ENCODER.encode(fit))
     return _ENCODER.encode(_FilterReply(nodes, names, failed or {}, unresolvable or {}, error))
 
 
@@ -369,61 +364,12 @@ def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
         return decode_with(exact, _ENCODER.encode(renamed_fields), "request")
 
 
-def _object_name(text: str | None, path: str, pattern: re.Pattern[str] = NAME) -> str:
-    """Return the name of an object, safe in a path: `/` or `..` would reach another object."""
-    if text is None or [text] != text.split():
-        raise MessageError(f"{path}: missing, or with blanks")
-    if pattern.fullmatch(text) is None:
-        raise MessageError(f"{path}: {text[:80]!a} is no name of an object")
-    return text
-
-
-def checked_pod(pod: _PodT | None) -> _PodT:
-    """Return the pod if the API server would accept the names, so that kept names are bounded.
-
-    The verb handles a part that is missing. Raises MessageError naming the field.
-    """
-    if pod is None:
-        raise MessageError("Pod: missing")
-    metadata = pod.metadata or Metadata()
-    if metadata.uid:
-        checked_uid(metadata.uid, "Pod.metadata.uid")
-    if metadata.namespace:
-        _object_name(metadata.namespace, "Pod.metadata.namespace", LABEL)
-    if metadata.name:
-        _object_name(metadata.name, "Pod.metadata.name")
-    node, nominated = pod.spec and pod.spec.node_name, pod.status and pod.status.nominated_node_name
-    if node:
-        checked_length(node, "Pod.spec.nodeName")
-    if nominated:
-        checked_length(nominated, "Pod.status.nominatedNodeName")
-    return pod
-
-
-def checked_uid(uid: str, path: str) -> str:
-    """Return the uid. Raises MessageError unless it is 1 to 128 printable ASCII characters."""
-    if UID.fullmatch(uid) is None:
-        raise MessageError(f"{path}: must be 1 to 128 characters of ASCII, has {len(uid)}")
-    return uid
-
-
-MESSAGES: Mapping[str, type[Struct]] = {
-    "ExtenderArgs": _FilterBody,
-    "ExtenderFilterResult": _FilterReply,
-    "NodeList": _NodeItems,
-    "SurvivingNodes": _SurvivingNodes,
-    "HostPriority": _HostPriority,
-    "ExtenderBindingArgs": _BindBody,
-    "ExtenderBindingResult": _BindReply,
-}
-"""The structs of the messages, by the name of the Go type if there is one."""
-
 _USUAL = Decoder(_UsualBody)
-_USUAL_POD = Decoder(_UsualPod)
+_CHECKED_POD = Decoder(CheckedPod)
 _FILTER = Decoder(_FilterBody)
 _BIND = Decoder(_BindBody)
-_NAMED = Decoder(_NamedObject)
+_NAMED = Decoder(_NamedNode)
 _NODE = Decoder(Node)
-_LIST = Decoder(list[str])
+_LIST = Decoder(list[NodeName])
 _ANY_KEYS = Decoder(dict[str, Raw])
 _ENCODER = msgspec.json.Encoder()

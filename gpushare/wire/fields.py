@@ -20,14 +20,10 @@ NAME = re.compile(NAME_PATTERN)
 LABEL_PATTERN = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 """DNS-1123 labels, as the API server wants the names of namespaces."""
 
-LABEL = re.compile(LABEL_PATTERN)
-
 UID_PATTERN = r"[!-~]{1,128}"
 """The API server gives each object a UUID, of 36 characters, also if the user wrote one (see
 test_answers.py). The rest is room for servers that do otherwise; an event takes no longer one.
 """
-
-UID = re.compile(UID_PATTERN)
 
 MAX_NAME_LENGTH = 253
 """Characters of the longest name there can be."""

@@ -105,7 +105,7 @@ def _node(books: NodeBooks, users: Users | None, why_kept: str) -> dict[str, Any
 
 
 def _percent_keys(books: NodeBooks) -> list[tuple[int, str]]:
-    """Return (index in PERCENT_AMOUNTS, key) of each amount of which a pod of the node has some."""
+    """Return (index in PERCENT_AMOUNTS, key) of each amount that a pod of the node has some of."""
     return [
         (index, f"used{PERCENT_AMOUNTS[index].title}")
         for index, used in enumerate(books.percents_used)

@@ -333,10 +333,10 @@ def _pods(
     for pod_set in spec.pod_sets or ():
         template = pod_set.template or Pod()
         own(template, owner)
-        names_and_request = request_among(template, managed_names)
-        if names_and_request is None:
+        match = request_among(template, managed_names)
+        if match is None:
             continue
-        names, request = names_and_request
+        names, request = managed_names[match[0]], match[1]
         assignment = by_name.get(pod_set.name) or PodSetAssignment()
         demands = replace(demands_of(template), gated=False)
         count = pod_set.count if assignment.count is None else assignment.count

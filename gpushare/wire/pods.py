@@ -1,4 +1,4 @@
-"""Pods: from the structs of objects.py to Request and ObservedPod.
+"""Pods: from the structs of objects.py to Request, ObservedPod and Claimant.
 
 Knows the dialect's names. Requests of containers are summed up by Kubernetes' formula: the larger
 of the running phase (containers and sidecars) and of each init container with the sidecars before;
@@ -6,21 +6,20 @@ for CPU and memory then the overhead. A quantity that makes no sense is an error
 annotation that makes no sense is only no placement, because users can edit annotations and the pod
 still holds memory.
 
-Tested in `tests/unit/wire/test_pods.py`.
+Tested in `tests/unit/wire/test_pods.py`; `Claimant` in `tests/unit/wire/test_groups.py` and
+`tests/unit/extender/verbs/test_offers.py`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, chain
 from sys import intern
 from typing import TypeVar
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, of_one_device
 from gpushare.core.model import (
     HOST_BOUND,
-    MAX_UNITS,
     Labels,
     ObservedPod,
     PodRef,
@@ -38,29 +37,30 @@ from gpushare.wire.annotations import (
 )
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import MOST_RESOURCES, demands_of
-from gpushare.wire.device_request import APART, ContainerSums, device_request, wanted_apart
+from gpushare.wire.device_request import (
+    APART,
+    container_sums,
+    device_request,
+    request_of_one_device,
+    wanted_apart,
+)
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
-from gpushare.wire.groups import workload_of
+from gpushare.wire.groups import NO_GROUP, Group, group_of, workload_of
 from gpushare.wire.objects import (
     Container,
     Metadata,
     Pod,
     PodSpec,
     PodStatus,
-    Resources,
+    controller_of,
     seconds_of,
 )
 from gpushare.wire.placeholders import is_placeholder
-from gpushare.wire.quantity import MAX_VALUE, Quantity, peak, to_bytes, to_milli, to_units
-
-# Most pods have a controller, and ask for the same as others.
-_remembered = lru_cache(maxsize=1 << 12, typed=True)
-_to_units, _to_milli, _to_bytes = map(_remembered, (to_units, to_milli, to_bytes))
+from gpushare.wire.quantity import MAX_VALUE, Quantity, peak, to_bytes, to_milli
 
 _PodT = TypeVar("_PodT", bound=Pod)
 _OF_THE_HOST = ("cpu", "memory")
-_NOTHING: Mapping[str, Quantity] = {}
 
 MAX_MODELS = 64
 """Upper bound of the kept models that one pod accepts."""
@@ -117,36 +117,22 @@ def request_of(pod: Pod, names: Names) -> Request:
     overhead. device_request.py applies the annotations. Raises QuantityError, AnnotationError, or
     MessageError if the devices cannot be had.
     """
-    host = host_sums(pod)
-    units, containers, inits = device_sums(pod, names.resource)
-    percents, percent_containers, percent_inits = percent_sums(pod, names)
-    if not (units or percents):
+    host, spec, metadata = host_sums(pod), pod.spec or PodSpec(), pod.metadata or Metadata()
+    sums = container_sums(spec.containers or (), spec.init_containers or (), names)
+    if not any(sums.totals):
         return host
-    metadata = pod.metadata or Metadata()
+    annotations = metadata.annotations or {}
     request = device_request(
-        ContainerSums(
-            units=units,
-            containers=containers,
-            inits=inits,
-            percents=percents,
-            percent_containers=percent_containers,
-            percent_inits=percent_inits,
-        ),
-        metadata.annotations or {},
+        sums,
+        annotations,
         metadata.labels or {},
         names,
         host=host,
-        models=_accepted_models(pod.spec or PodSpec()),
-        workload=_workload(pod),
-        node_selector=(pod.spec and pod.spec.node_selector) or {},
+        models=_accepted_models(spec) if spec.node_selector or spec.affinity else (),
+        workload=workload_of(pod) if APART in annotations else "",
+        node_selector=spec.node_selector or {},
     )
     return _one_request(request)
-
-
-def _workload(pod: Pod) -> str:
-    """Return the workload of a pod that wants to stay apart from its fellows; else ""."""
-    metadata = pod.metadata or Metadata()
-    return workload_of(pod) if APART in (metadata.annotations or {}) else ""
 
 
 @lru_cache(maxsize=1 << 10)
@@ -155,23 +141,24 @@ def _one_request(request: Request) -> Request:
     return request
 
 
-def request_among(pod: Pod, managed_names: Iterable[Names]) -> tuple[Names, Request] | None:
-    """Return the one resource that the pod asks for, and the request; None without one.
+def request_among(pod: Pod, managed_names: Sequence[Names]) -> tuple[int, Request] | None:
+    """Return the index of the one resource that the pod asks for, and the request; None without
+    one.
 
     Raises WireError for a request that makes no sense or asks for two of the resources, and for a
     pod without a node that has no room for our annotations.
     """
-    requests = ((names, request_of(pod, names)) for names in managed_names)
-    matches = [(names, request) for names, request in requests if request.devices]
-    if len(matches) > 1:
-        resources = ", ".join(names.resource for names, _ in matches)
-        raise MessageError(f"{resources}: a pod may ask for one of them alone")
+    requests = [request_of(pod, names) for names in managed_names]
+    matches = [index for index, request in enumerate(requests) if request.devices]
     if not matches:
         return None
-    names, request = matches[0]
-    if mistake := lacks_room(pod, request, names):
+    if len(matches) > 1:
+        resources = ", ".join(managed_names[index].resource for index in matches)
+        raise MessageError(f"{resources}: a pod may ask for one of them alone")
+    index = matches[0]
+    if mistake := lacks_room(pod, requests[index], managed_names[index]):
         raise AnnotationError(mistake)
-    return names, request
+    return index, requests[index]
 
 
 def lacks_room(pod: Pod, request: Request, names: Names) -> str:
@@ -223,55 +210,14 @@ def lacks_room(pod: Pod, request: Request, names: Names) -> str:
     )
 
 
-def units_of(pod: Pod, resource: str) -> int:
+def units_of(pod: Pod, names: Names) -> int:
     """Return the units a pod asks for, over all devices: the `total` of the request.
 
     A tenth of the cost of `observe_pod`. Raises QuantityError.
     """
-    return device_sums(pod, resource)[0]
-
-
-def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, Shares]:
-    """Return (total GPU units, `containers` and `inits` of the sums). Raises QuantityError."""
     spec = pod.spec or PodSpec()
-    regular = [gpu_units(container, resource) for container in spec.containers or ()]
-    total = sum(regular)
-    init_units: Shares = ()
-    if spec.init_containers:
-        inits = [
-            (gpu_units(container, resource), container.restart_policy)
-            for container in spec.init_containers
-        ]
-        total = peak([total], inits)
-        init_units = tuple([(index, units) for index, (units, _) in enumerate(inits) if units])
-    if not total:
-        return 0, (), ()
-    if total > MAX_UNITS:
-        raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
-    containers = tuple([(index, units) for index, units in enumerate(regular) if units])
-    return total, containers, init_units
-
-
-def percent_sums(
-    pod: Pod, names: Names, *, strict: bool = True
-) -> tuple[Percents, tuple[Shares, ...], tuple[Shares, ...]]:
-    """Return (the percents over all devices, `percent_containers` and `percent_inits` of the sums).
-
-    Raises QuantityError; if not `strict`, an unreadable amount is a whole device, which may be the
-    request of the pod.
-    """
-    sums = [_percent_sum(pod, index, names, strict=strict) for index in range(len(names.percents))]
-    percents, of_containers, of_inits = zip(*sums, strict=True)
-    return (percents, of_containers, of_inits) if any(percents) else ((), (), ())
-
-
-def _percent_sum(pod: Pod, index: int, names: Names, *, strict: bool) -> tuple[int, Shares, Shares]:
-    try:
-        return device_sums(pod, names.percents[index].resource)
-    except QuantityError:
-        if strict:
-            raise
-        return PERCENT_AMOUNTS[index].whole, (), ()
+    sums = container_sums(spec.containers or (), spec.init_containers or (), names, strict=False)
+    return sums.totals[0]
 
 
 def host_sums(pod: Pod, *, strict: bool = True) -> Request:
@@ -284,29 +230,31 @@ def host_sums(pod: Pod, *, strict: bool = True) -> Request:
     an amount of another resource is left out, and if not `strict` these too.
     """
     spec = pod.spec or PodSpec()
-    pod_amounts = _amounts(spec.resources)
-    regular = [_amounts(container.resources) for container in spec.containers or ()]
-    inits = [
-        (_amounts(container.resources), container.restart_policy)
-        for container in spec.init_containers or ()
-    ]
-    overhead = spec.overhead or _NOTHING
-    resource_names = {*overhead, *chain(*regular, *(amounts for amounts, _ in inits))}
-    extended_names = sorted(resource_names.difference(_OF_THE_HOST))[:MOST_RESOURCES]
-    lengths = accumulate(map(len, extended_names))
+    containers, inits = spec.containers or (), spec.init_containers or ()
+    holders: tuple[PodSpec | Container, ...] = (spec, *containers, *inits)
+    amounts: list[Mapping[str, Quantity]] = []
+    for resources in [holder.resources for holder in holders]:
+        limits, requests = resources and resources.limits, resources and resources.requests
+        amounts.append({**limits, **requests} if limits and requests else limits or requests or {})
+    of_pod, of_containers = amounts[0], amounts[1:]
+    regular, before = of_containers[: len(containers)], of_containers[len(containers) :]
+    overhead = spec.overhead or {}
+    extended_names = sorted({*overhead, *chain(*of_containers)}.difference(_OF_THE_HOST))
+    lengths = accumulate(map(len, extended_names[:MOST_RESOURCES]))
     counted_names = [
-        name for name, all_ in zip(extended_names, lengths, strict=True) if all_ <= _MOST_NAMES
+        name for name, length in zip(extended_names, lengths, strict=False) if length <= _MOST_NAMES
     ]
     sums = dict.fromkeys(_OF_THE_HOST, 0)
     for name in (*_OF_THE_HOST, *counted_names):
-        convert = _to_milli if name == "cpu" else _to_bytes
+        convert = to_milli if name == "cpu" else to_bytes
         try:
-            total = convert(pod_amounts.get(name, 0))
+            total = convert(of_pod.get(name, 0))
             if not total:
-                total = sum([convert(amounts[name]) for amounts in regular if name in amounts])
+                total = sum([convert(requests[name]) for requests in regular if name in requests])
                 if inits:
-                    before = [(convert(amounts.get(name, 0)), policy) for amounts, policy in inits]
-                    total = peak([total], before)
+                    of_inits = [convert(requests.get(name, 0)) for requests in before]
+                    policies = [container.restart_policy for container in inits]
+                    total = peak([total], zip(of_inits, policies, strict=True))
             total += convert(overhead.get(name, 0))
             if total > MAX_VALUE:
                 raise QuantityError(f"{name}: the pod's total is larger than {MAX_VALUE}")
@@ -319,46 +267,10 @@ def host_sums(pod: Pod, *, strict: bool = True) -> Request:
     return _cpu_only(cpu, memory, tuple([(name, amount) for name, amount in others if amount]))
 
 
-def _amounts(resources: Resources | None) -> Mapping[str, Quantity]:
-    """Return the requested amounts by name: of those that are only limited, the limits."""
-    limits, requests = resources and resources.limits, resources and resources.requests
-    return {**limits, **requests} if limits and requests else limits or requests or _NOTHING
-
-
-@_remembered
+@lru_cache(maxsize=1 << 12)
 def _cpu_only(cpu: int, memory: int, resources: tuple[tuple[str, int], ...]) -> Request:
     """Return the request, one for all pods that ask for the same."""
     return Request(cpu=cpu, memory=memory, resources=resources)
-
-
-def gpu_units(container: Container, resource: str) -> int:
-    """Return the units a container is limited to.
-
-    Kubernetes wants limit and request equal; limits lead.
-    """
-    resources = container.resources
-    if resources is None:
-        return 0
-    quantity = (resources.limits or {}).get(resource)
-    if quantity is None:
-        quantity = (resources.requests or {}).get(resource)
-    if quantity is None:
-        return 0
-    try:
-        return _to_units(quantity)
-    except QuantityError as error:
-        raise QuantityError(f"{resource}: {error}{_without_suffix(quantity)}") from error
-
-
-def _without_suffix(quantity: Quantity) -> str:
-    """Return the text to write instead of an amount in bytes, such as 5Gi; else ""."""
-    try:
-        amount = to_bytes(quantity)
-    except QuantityError:
-        return ""
-    if not str(quantity)[-1:].isalpha() or amount < 2**20:
-        return ""
-    return f": the unit is GiB already (unless --unit says otherwise): write {-(-amount // 2**30)}"
 
 
 def observe_pod(pod: Pod, names: Names) -> ObservedPod:
@@ -371,34 +283,24 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     Percents without memory are on no device. A placeholder asks for nothing: it stands for a pod
     that does. Raises MessageError or QuantityError if the pod or its devices cannot be read.
     """
-    metadata = pod.metadata or Metadata()
-    node = (pod.spec and pod.spec.node_name) or ""
+    metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()
+    annotations, node = metadata.annotations or {}, spec.node_name or ""
     if is_placeholder(pod):
         return ObservedPod(pod_ref(pod), Request(), ended=has_ended(pod), gated=True, served=False)
     try:
         request = request_of(pod, names)
     except WireError:
-        total, containers, inits = device_sums(pod, names.resource)
-        percents, percent_containers, _ = percent_sums(pod, names, strict=False)
-        if not node or not (total or percents):
+        containers, inits = spec.containers or (), spec.init_containers or ()
+        sums = container_sums(containers, inits, names, strict=False)
+        if not node or not any(sums.totals):
             raise
         request = host_sums(pod, strict=False)
-        if total:
-            request = replace(
-                request,
-                units=total,
-                devices=1,
-                containers=containers,
-                inits=tuple([units for _, units in inits]),
-                percents=of_one_device(percents),
-                percent_containers=percent_containers,
-            )
+        if sums.totals[0]:
+            request = request_of_one_device(sums, request)
             with suppress(AnnotationError):
-                apart = wanted_apart(metadata.annotations or {}, _workload(pod))
-                request = replace(request, apart=apart)
+                request = replace(request, apart=wanted_apart(annotations, workload_of(pod)))
     if node and not request.devices:
         return ObservedPod(pod_ref(pod), request, intern(node), ended=has_ended(pod))
-    annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
     annotated: tuple[Shares | None, tuple[str, ...]] = (None, ())
     no_extender_called = False
@@ -408,7 +310,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         annotated = (None, ()) if uuids is None else (shares, uuids)
     else:
         # The pod has gates, or no node passes kube-scheduler's own filters.
-        no_extender_called = bool(pod.spec and pod.spec.scheduling_gates) or any(
+        no_extender_called = bool(spec.scheduling_gates) or any(
             (condition.type, condition.status, condition.reason)
             == ("PodScheduled", "False", "Unschedulable")
             for condition in status.conditions or ()
@@ -452,6 +354,59 @@ def most_seconds(spec: PodSpec) -> int:
     deadline = spec.active_deadline_seconds or 0
     # Before Kubernetes 1.27 the grace may be negative, which counts as 1 second.
     return deadline and deadline + max(spec.termination_grace_period_seconds or 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A pod that asks for devices, with the request and the fields that the rules of holds read."""
+
+    ref: PodRef
+    request: Request
+    priority: int = 0
+    group: Group = NO_GROUP
+    waits: bool = False
+    """Whether the pod may have to wait for a volume or a claim."""
+    owner: str = ""
+    """The uid of the pod's controller, or ""."""
+    created: float = 0.0
+    """Seconds since the epoch, 0 if unknown."""
+    deadline: int = 0
+    """The most seconds that the pod runs; 0: no limit."""
+
+
+def claimant(pod: Pod, request: Request) -> Claimant:
+    """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
+    metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()
+    owner = controller_of(pod) if metadata.owner_references else None
+    return Claimant(
+        ref=pod_ref(pod),
+        request=request,
+        priority=spec.priority or 0,
+        group=group_of(pod),
+        waits=may_wait(pod),
+        owner=(owner and owner.uid) or "",
+        created=seconds_of(metadata.creation_timestamp),
+        deadline=most_seconds(spec) if spec.active_deadline_seconds else 0,
+    )
+
+
+def may_wait(pod: Pod) -> bool:
+    """Return whether volumes or claims of the pod may have to be made after filter (PreBind)."""
+    spec = pod.spec or PodSpec()
+    return bool(spec.resource_claims) or any(
+        volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()
+    )
+
+
+def may_have_place(pod: Pod) -> bool:
+    """Return whether a place may be kept for the pod: the pod has no node, gate, group or nominated
+    node, has not ended, and is not being deleted.
+    """
+    spec, metadata = pod.spec or PodSpec(), pod.metadata or Metadata()
+    is_held_back = bool(spec.scheduling_gates or spec.node_name)
+    is_nominated = pod.status is not None and bool(pod.status.nominated_node_name)
+    is_going = bool(metadata.deletion_timestamp) or has_ended(pod)
+    return not (is_held_back or is_nominated or is_going) and group_of(pod) == NO_GROUP
 
 
 def has_ended(pod: Pod) -> bool:

@@ -15,8 +15,8 @@ from msgspec.json import Decoder
 from gpushare.core.preemption.preemptor import Victims
 from gpushare.errors import MessageError
 from gpushare.wire.codec import decode_with
-from gpushare.wire.extender import checked_length, checked_pod, checked_uid, decode_body
-from gpushare.wire.objects import Metadata, Pod
+from gpushare.wire.extender import CheckedPod, NodeName, PodUid, decode_body
+from gpushare.wire.objects import Pod
 
 _MAX_VIOLATIONS = 2**31
 """More violations than pods can be; the answer's number is an int64."""
@@ -31,9 +31,9 @@ class PreemptArgs:
 
 
 class _Body(Struct, gc=False, forbid_unknown_fields=True):
-    pod: Pod | None = msgspec.field(default=None, name="Pod")
-    victims: dict[str, Raw] | None = msgspec.field(default=None, name="NodeNameToVictims")
-    meta: dict[str, Raw] | None = msgspec.field(default=None, name="NodeNameToMetaVictims")
+    pod: CheckedPod = msgspec.field(name="Pod")
+    victims: dict[NodeName, Raw] | None = msgspec.field(default=None, name="NodeNameToVictims")
+    meta: dict[NodeName, Raw] | None = msgspec.field(default=None, name="NodeNameToMetaVictims")
 
 
 class _OnNode(Struct, gc=False, forbid_unknown_fields=True):
@@ -42,11 +42,15 @@ class _OnNode(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _MetaPod(Struct, gc=False, forbid_unknown_fields=True):
-    uid: str | None = msgspec.field(default=None, name="UID")
+    uid: PodUid = msgspec.field(name="UID")
+
+
+class _IdentifiedMetadata(Struct, gc=False):
+    uid: PodUid
 
 
 class _WholePod(Struct, gc=False):
-    metadata: Metadata | None = None
+    metadata: _IdentifiedMetadata
 
 
 class _AnsweredPod(Struct, gc=False):
@@ -65,10 +69,9 @@ class _PreemptReply(Struct, gc=False):
 def decode_preempt(body: bytes) -> PreemptArgs:
     """Return the preempt request in a body; nulls count as missing. Raises MessageError."""
     args = decode_body(_BODY, _Body, body)
-    pod = checked_pod(args.pod)
     if args.meta is not None:
-        return PreemptArgs(pod, _by_node(args.meta, "NodeNameToMetaVictims", _meta_uid))
-    return PreemptArgs(pod, _by_node(args.victims or {}, "NodeNameToVictims", _whole_uid))
+        return PreemptArgs(args.pod, _by_node(args.meta, "NodeNameToMetaVictims", _meta_uid))
+    return PreemptArgs(args.pod, _by_node(args.victims or {}, "NodeNameToVictims", _whole_uid))
 
 
 def encode_preempt(victims: Mapping[str, Victims]) -> bytes:
@@ -86,23 +89,19 @@ def encode_preempt(victims: Mapping[str, Victims]) -> bytes:
 
 
 def _by_node(
-    nodes: Mapping[str, Raw], path: str, uid_of: Callable[[Raw], str | None]
+    nodes: Mapping[str, Raw], path: str, uid_of: Callable[[Raw], str]
 ) -> dict[str, Victims]:
-    checked_length(max(nodes, key=len, default=""), path)
     victims_by_node = dict.fromkeys(nodes, Victims())
     for node, raw in nodes.items():
         if _is_null(raw):
             continue
         try:
             victims = decode_body(_ON_NODE, _OnNode, raw)
-            uids = [uid_of(pod) for pod in victims.pods or () if not _is_null(pod)]
+            uids = tuple([uid_of(pod) for pod in victims.pods or () if not _is_null(pod)])
         except MessageError as error:
             raise MessageError(f"{path}.{node[:80]}: {error}") from error
-        if not all(uids):
-            raise MessageError(f"{path}.{node[:80]}: a pod without a uid")
-        checked = tuple(checked_uid(uid, f"{path}.{node[:80]}.Pods") for uid in uids if uid)
         violations = min(max(victims.violations or 0, 0), _MAX_VIOLATIONS)
-        victims_by_node[node] = Victims(checked, violations)
+        victims_by_node[node] = Victims(uids, violations)
     return victims_by_node
 
 
@@ -110,23 +109,13 @@ def _is_null(raw: Raw) -> bool:
     return bytes(raw) == b"null"
 
 
-def _meta_uid(raw: Raw) -> str | None:
+def _meta_uid(raw: Raw) -> str:
     return decode_body(_META_POD, _MetaPod, raw).uid
 
 
-def _whole_uid(raw: Raw) -> str | None:
-    metadata = decode_with(_WHOLE_POD, raw, "Pods").metadata
-    return metadata.uid if metadata else None
+def _whole_uid(raw: Raw) -> str:
+    return decode_with(_WHOLE_POD, raw, "Pods").metadata.uid
 
-
-MESSAGES: Mapping[str, type[Struct]] = {
-    "ExtenderPreemptionArgs": _Body,
-    "Victims": _OnNode,
-    "ExtenderPreemptionResult": _PreemptReply,
-    "AnsweredVictims": _AnsweredNode,
-    "AnsweredPod": _AnsweredPod,
-}
-"""The structs of the messages, by the name of the Go type if there is one."""
 
 _BODY = Decoder(_Body)
 _ON_NODE = Decoder(_OnNode)

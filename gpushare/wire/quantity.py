@@ -37,9 +37,9 @@ _SCALES: dict[str, int | Fraction] = {
     **{name: 1000**power for power, name in enumerate("kMGTPE", start=1)},
     **{name + "i": 1024**power for power, name in enumerate("KMGTPE", start=1)},
 }
-_KEPT_LENGTH = 24
-"""Upper bound of the characters of a cached text."""
-_BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+# Nodes and pods say the same few amounts again and again. A valid quantity is short.
+_cached = lru_cache(maxsize=1 << 12, typed=True)
 
 
 def parse_quantity(quantity: Quantity) -> int | Fraction:
@@ -47,19 +47,6 @@ def parse_quantity(quantity: Quantity) -> int | Fraction:
 
     Raises QuantityError for anything the grammar does not allow, with the text shortened.
     """
-    # Nodes and pods say the same few amounts again and again.
-    if isinstance(quantity, str) and len(quantity) <= _KEPT_LENGTH:
-        return _parsed_again(quantity)
-    return _parsed(quantity)
-
-
-@lru_cache(maxsize=4096)
-def _parsed_again(text: str) -> int | Fraction:
-    return _parsed(text)
-
-
-def _parsed(quantity: Quantity) -> int | Fraction:
-    """Parse without the cache of `parse_quantity`."""
     if isinstance(quantity, str):
         text = quantity
     elif isinstance(quantity, bool) or not isinstance(quantity, int | float):
@@ -86,6 +73,7 @@ def _parsed(quantity: Quantity) -> int | Fraction:
     return value.numerator if value.denominator == 1 else value
 
 
+@_cached
 def to_units(quantity: Quantity) -> int:
     """Return the quantity as whole memory units, 0..MAX_UNITS.
 
@@ -98,32 +86,22 @@ def to_units(quantity: Quantity) -> int:
     return _in_range(value, MAX_UNITS, quantity)
 
 
+@_cached
 def to_milli(quantity: Quantity) -> int:
     """Return the quantity in thousandths, rounded up as `Quantity.MilliValue` does."""
-    if isinstance(quantity, str):
-        digits, scale = (quantity[:-1], 1) if quantity.endswith("m") else (quantity, 1000)
-        if _is_short_number(digits):
-            return int(digits) * scale
     return _in_range(math.ceil(parse_quantity(quantity) * 1000), MAX_VALUE, quantity)
 
 
+@_cached
 def to_bytes(quantity: Quantity) -> int:
     """Return the quantity as a whole number, rounded up as `Quantity.Value` does."""
-    if isinstance(quantity, str) and _is_short_number(quantity[:-2]):
-        scale = _BINARY.get(quantity[-2:])
-        if scale is not None:
-            return int(quantity[:-2]) * scale
     return _in_range(math.ceil(parse_quantity(quantity)), MAX_VALUE, quantity)
 
 
+@_cached
 def to_thousandths(quantity: Quantity) -> int:
     """Return the quantity in thousandths, rounded up, up to MAX_VALUE whole ones."""
     return _in_range(math.ceil(parse_quantity(quantity) * 1000), MAX_VALUE * 1000, quantity)
-
-
-def _is_short_number(text: str) -> bool:
-    """Return whether int(text) is cheap and far from any limit even when multiplied by 2**30."""
-    return 0 < len(text) <= 9 and text.isascii() and text.isdigit()
 
 
 def _in_range(value: int, limit: int, quantity: Quantity) -> int:

@@ -28,7 +28,7 @@ VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 """Variables that say which cards a container sees; a kubelet lets those of the pod win."""
 
 SEES_NONE = ("", "none", "void")
-"""Values of NVIDIA_VISIBLE_DEVICES with which NVIDIA's toolkit gives a container no card."""
+"""Values of NVIDIA_VISIBLE_DEVICES that make NVIDIA's toolkit give a container no card."""
 
 NO_CARD_HAS = 1000
 """GiB that no card has, for the comparison if no device is known."""

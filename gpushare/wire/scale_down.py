@@ -16,7 +16,7 @@ from gpushare.wire.annotations import SCALE_DOWN_GUARD
 KEYS = frozenset(
     {"cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt"}
 )
-"""Annotations of a Node with which autoscalers leave the Node alone if the value is "true"."""
+"""Annotations of a Node that keep autoscalers away from the Node if the value is "true"."""
 
 OURS = SCALE_DOWN_GUARD
 """Our annotation of a Node: why the Node must stay, and the KEYS that we wrote."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, WireError
+from gpushare.errors import ApiConflict, ApiNotFound, WireError
 from gpushare.wire.annotations import ALIYUN
 from gpushare_localcluster.api.objects import timestamp
 from gpushare_localcluster.api.reading import PodLogs
@@ -49,52 +49,37 @@ class Heartbeat:
 
     def __init__(self, api: ApiClient, *, interval: float = 10.0) -> None:
         self._api = api
-        self._every = interval
-        self._lock = threading.Lock()
+        self._interval = interval
         self._nodes: dict[str, Json] = {}
         self._told: dict[str, float] = {}
-        self._wake = threading.Event()
-        self._stopping = False
-        self._informer = Informer(api, "/api/v1/nodes", self._on_node)
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        """The time of the last status, by uid of the node."""
+        informer = Informer(api, "/api/v1/nodes", self._on_node)
+        self._loop = WorkLoop("heartbeat", [informer], self._beat)
 
     def start(self) -> None:
         """Start the heartbeats."""
-        self._informer.start()
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End all threads; the Leases expire."""
-        self._informer.stop()
-        self._stopping = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(5)
+        self._loop.stop()
         self._api.close()
 
     def _on_node(self, before: Json | None, after: Json | None) -> None:
-        with self._lock:
-            if after is not None:
-                self._nodes[str(after["metadata"]["uid"])] = after
-            elif before is not None:
-                self._nodes.pop(str(before["metadata"]["uid"]), None)
-                self._told.pop(str(before["metadata"]["uid"]), None)
+        uid = str((after or before or {})["metadata"]["uid"])
+        if after is None:
+            self._nodes.pop(uid, None)
+            self._told.pop(uid, None)
+            return
+        self._nodes[uid] = after
         if before is None:
-            self._wake.set()
+            self._loop.add(uid)
 
-    def _run(self) -> None:
-        while not self._stopping:
-            with self._lock:
-                nodes = dict(self._nodes)
-            for uid, node in nodes.items():
-                try:
-                    self._beat(uid, node)
-                except ApiError as error:
-                    log.info("no heartbeat node=%s error=%s", node["metadata"]["name"], error)
-            self._wake.wait(self._every)
-            self._wake.clear()
-
-    def _beat(self, uid: str, node: Json) -> None:
+    def _beat(self, uid: str) -> float | None:
+        """Renew the Lease of one node; return the seconds until the next time."""
+        node = self._nodes.get(uid)
+        if node is None:
+            return None
         name = str(node["metadata"]["name"])
         moment = datetime.now(UTC)
         now = timestamp(moment)
@@ -116,6 +101,7 @@ class Heartbeat:
             # A node that was just deleted must not get a new Lease.
             if self._api.get(f"/api/v1/nodes/{name}")["metadata"]["uid"] == uid:
                 self._api.create(_LEASES, lease)
+        return self._interval
 
 
 RUN_SECONDS = "localcluster.gpushare.io/run-seconds"

@@ -19,13 +19,11 @@ from gpushare.errors import ApiError, GpuShareError
 from gpushare_localcluster.demo.board import told_of
 from gpushare_localcluster.demo.cluster import DemoCluster, running
 from gpushare_localcluster.demo.kept import kept_lines, next_lines
-from gpushare_localcluster.demo.placed import ScenarioError
-from gpushare_localcluster.demo.plan import Scenario
+from gpushare_localcluster.demo.plan import Scenario, ScenarioError
 from gpushare_localcluster.demo.report import Report, natural
-from gpushare_localcluster.demo.scenario import Program
-from gpushare_localcluster.demo.scheduler_file import read_file
-from gpushare_localcluster.demo.shipped import (
+from gpushare_localcluster.demo.scenario import (
     Part,
+    Program,
     complaint,
     find,
     find_stage,
@@ -33,6 +31,7 @@ from gpushare_localcluster.demo.shipped import (
     shipped,
     stages,
 )
+from gpushare_localcluster.demo.scheduler_file import read_file
 from gpushare_localcluster.scheduler.trace import CycleTrace, Tracer, cycle_log
 
 

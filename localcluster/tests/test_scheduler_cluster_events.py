@@ -15,7 +15,7 @@ from gpushare_localcluster.scheduler.cluster_events import (
     Resource,
 )
 from gpushare_localcluster.scheduler.feed import Feed
-from gpushare_localcluster.scheduler.handle import Handle, WaitingPods
+from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, read_pod
 from gpushare_localcluster.scheduler.profiles import build_frameworks
 from gpushare_localcluster.scheduler.queue import SchedulingQueue
@@ -55,7 +55,7 @@ OTHER_PORT = [{"name": "c", "ports": [{"containerPort": 81, "hostPort": 81}]}]
 
 def woken(rejecter: str, pending: Json, before: Json | None, after: Json | None) -> bool:
     """Whether the change brings the pod out of the unschedulable pods, through all real parts."""
-    handle, cache, waits = Handle(), Cache(), WaitingPods()
+    handle, cache, waits = Handle(), Cache(), Handle().waiting_pods
     build_frameworks((Profile(),), handle)
     queue = SchedulingQueue(handle.is_worth_requeuing)
     feed = Feed(queue, cache, waits, frozenset({"default-scheduler"}))

@@ -21,7 +21,7 @@ from gpushare_localcluster.scheduler.framework import (
     NodeNames,
     Status,
 )
-from gpushare_localcluster.scheduler.handle import Handle, WaitingPod, WaitingPods
+from gpushare_localcluster.scheduler.handle import Handle, WaitingPod
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.profiles import build_framework, registry
 from gpushare_localcluster.scheduler.queue import SchedulingQueue
@@ -167,21 +167,18 @@ def test_a_waiting_pod_is_let_go_when_all_have_allowed_it() -> None:
 
 
 def test_a_wait_ends_by_the_first_rejection_or_by_time() -> None:
-    pods = WaitingPods()
-    pods.add(WaitingPod(pod(), "n1", {"a": 60.0}))
-    for item in pods:
-        item.reject("other", "not today")
-        item.allow("a")
-        assert item.wait() == Status(Code.UNSCHEDULABLE, ("not today",), "other")
+    item = WaitingPod(pod(), "n1", {"a": 60.0})
+    item.reject("other", "not today")
+    item.allow("a")
+    assert item.wait() == Status(Code.UNSCHEDULABLE, ("not today",), "other")
     late = WaitingPod(pod(), "n1", {"a": 60.0, "b": 0.01}).wait()
     assert late.message == "rejected due to timeout after waiting 0.01s at plugin b"
 
 
 def test_a_pod_that_is_deleted_waits_no_more() -> None:
-    pending, queue, cache = WaitingPods(), SchedulingQueue(lambda *_: True), Cache()
+    queue, cache = SchedulingQueue(lambda *_: True), Cache()
     pods = WaitingPod(pod(), "n1", {"a": 60.0})
-    pending.add(pods)
-    Feed(queue, cache, pending, frozenset()).pod(pod().raw, None, 1.0)
+    Feed(queue, cache, {pod().uid: pods}, frozenset()).pod(pod().raw, None, 1.0)
     assert pods.wait().message == "removed"
 
 

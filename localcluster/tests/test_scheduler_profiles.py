@@ -61,7 +61,7 @@ def test_node_number_is_found_by_its_entry_point_scores_and_has_pods_wait() -> N
     answer, waits = framework.run_permit(decision.state, decision.pod, decision.node)
     assert (answer.code, waits) == (Code.WAIT, {"NodeNumber": 1.0 + PATIENCE})
     pending = WaitingPod(decision.pod, decision.node, waits)
-    handle.waiting_pods.add(pending)
+    handle.waiting_pods[pending.pod.uid] = pending
     assert pending.wait() is SUCCESS
     second = cycle.decide(pod("web-x"), snapshot)
     assert "NodeNumber" not in second.details

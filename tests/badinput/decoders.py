@@ -146,13 +146,13 @@ def _pod_of(pod: Any) -> None:
     """The readings of a decoded pod from any source."""
     priority_of(pod)
     admitted_pod(pod)
-    for old_version in (pod_ref, lambda each: units_of(each, ALIYUN.resource)):
+    for old_version in (pod_ref, lambda each: units_of(each, ALIYUN)):
         try:
             old_version(pod)
         except WireError:
             continue
     collected = observe_pod(pod, ALIYUN)
-    assert collected.request.total == units_of(pod, ALIYUN.resource)
+    assert collected.request.total == units_of(pod, ALIYUN)
     assert 0 <= collected.request.total <= MAX_UNITS
 
 

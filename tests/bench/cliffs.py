@@ -175,7 +175,7 @@ def of_pins(nodes: int) -> dict[str, float]:
             for number in range(0, nodes, step):
                 ref = PodRef("default", f"pin-{number}", f"pin-{number}")
                 request = Request(units, 1, containers=((0, units),))
-                allocation = Allocation(spec(number).name, (0,), (units,), ("",))
+                allocation = Allocation(spec(number).name, ((0, units),), ("",))
                 side.ledger.assume(ref, request, allocation, 0.0)
             sides[f"pins of {size} on {share} of the nodes"] = side
     times = {name: list[float]() for name in sides}
@@ -278,7 +278,7 @@ def of_guard() -> dict[str, float]:
         shape, device = SHAPES[number % nodes % len(SHAPES)], number // nodes
         request = Request(rng.randint(1, shape[device]), 1, cpu=1000 + number)
         name = f"pod-{number}"
-        allocation = Allocation(spec(number % nodes).name, (device,), (request.units,), ("",))
+        allocation = Allocation(spec(number % nodes).name, ((device, request.units),), ("",))
         ledger.assume(PodRef("default", name, name), request, allocation, 0.0)
     books = Books.of_pods(ledger.view(), OwnFilters(), {})
     began = time.thread_time()

@@ -24,8 +24,8 @@ from gpushare.extender.verbs.filter import FilterOptions, FilterVerb
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.extender import NameLists
+from gpushare.wire.pods import Claimant
 
 _GROUP, _SIZE = "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-min-member"
 _NODES, _HOLDS, _CALLS, _ROUNDS = 5000, 500, 100, 5

@@ -30,6 +30,8 @@ _SHARES = (10, 20, 40)
 _PARTS = {"shares": (0.7, 0.15, 0.1, 0.05), "whole": (0.0, 0.7, 0.25, 0.05)}
 """By mix the parts of shares, single cards, 2 or 4 cards, and 8 cards."""
 _PODS = 400
+_WARMUP = 4.0
+"""Lifetimes at the beginning that no figure counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def table(jobs: Sequence[Job], records: Sequence[dict[str, Any]]) -> list[list[s
     for (mix, policy, reserved), of_seeds in groups.items():
         values = [[record["alloc"] for record in of_seeds]]
         values += [[record["wait_mean"].get(size, 0.0) for record in of_seeds] for size in sizes]
-        values.append([record["wait_max"]["8"] for record in of_seeds])
+        values.append([record["wait_max"].get("8", 0.0) for record in of_seeds])
         cells = [
             _text(*mean_and_error(column), digits=1 + bool(n)) for n, column in enumerate(values)
         ]
@@ -92,11 +94,13 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.85)
     parser.add_argument("--after", type=float, default=0.1)
     parser.add_argument("--nodes", type=int, default=12)
-    parser.add_argument("--life", type=float, default=24.0)
+    parser.add_argument("--life", type=float, default=24.0, help="in mean lifetimes of a pod")
     policies = words("device-bestfit,shadow-price")
     parser.add_argument("--policies", type=words, default=policies)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
+    if options.life <= _WARMUP:
+        parser.error(f"--life must be more than {_WARMUP:g}: no figure counts the time before")
     jobs = [
         Job(
             mix,
@@ -104,7 +108,7 @@ def main() -> None:
             seed,
             options.nodes,
             Parameters(
-                load=options.load, life=options.life, warmup=4.0, wait=True, reserve_after=after
+                load=options.load, life=options.life, warmup=_WARMUP, wait=True, reserve_after=after
             ),
         )
         for mix in _PARTS

@@ -20,7 +20,7 @@ from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.demo.board import Board, PodState
 from gpushare_localcluster.demo.cluster import running
 from gpushare_localcluster.demo.manifests import NAMESPACE, node_document, pod_document
-from gpushare_localcluster.demo.plan import Apply, NodePlan, PodPlan, Say, Scenario, WaitFor
+from gpushare_localcluster.demo.plan import NodePlan, PodPlan, Scenario, Step, WaitFor
 from gpushare_localcluster.demo.report import Report
 from gpushare_localcluster.scheduler.profiles import SchedulerOptions
 from gpushare_localcluster.scheduler.scheduler import Scheduler
@@ -41,11 +41,11 @@ class _BenchClock(Report):
 def with_extender(nodes: int, pods: int) -> tuple[float, float]:
     """Seconds, and those of CPU, until the demo's cluster has bound the pods to devices."""
     report = _BenchClock(io.StringIO())
-    plans = tuple(NodePlan(f"node-{number}", _DEVICES) for number in range(nodes))
-    wanted = tuple(PodPlan(f"pod-{number}", (1 + number % 4,)) for number in range(pods))
-    steps = (Say("now"), Apply(wanted), WaitFor(("*",), "bound", _LONGEST))
+    plans = tuple(NodePlan(name=f"node-{number}", gpu_memory=_DEVICES) for number in range(nodes))
+    wanted = tuple(PodPlan(f"pod-{number}", 1 + number % 4) for number in range(pods))
+    steps = (Step(say="now"), Step(apply=wanted), Step(wait_for=WaitFor("*", "bound", _LONGEST)))
     with running(report, lambda _cycle: None, {}, ui=False) as cluster:
-        if not cluster.runner.run(Scenario("bench", "bench", plans, steps)):
+        if not cluster.runner.run(Scenario(steps, plans)):
             raise SystemExit("the pods are not bound")
         return time.monotonic() - report.spoke, time.process_time() - report.cpu
 
@@ -56,7 +56,7 @@ def among_nodes(nodes: int, pods: int) -> tuple[float, float]:
     server.start()
     api = ApiClient(server.url, user_agent="bench")
     for number in range(nodes):
-        api.create("/api/v1/nodes", node_document(NodePlan(f"node-{number}", ()), number))
+        api.create("/api/v1/nodes", node_document(NodePlan(name=f"node-{number}", gpus=0), number))
     scheduler = Scheduler(server.url, SchedulerOptions(seed=1))
     board = Board(api, lambda _before, _after: None)
     try:

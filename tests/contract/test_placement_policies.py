@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 MEM = ALIYUN.resource
 ASKED = Request(4, 1, containers=((0, 4),), percents=compute(30), percent_containers=(((0, 30),),))
-WRITTEN = (*encode(Allocation("n", (0,), (4,)), ASKED, 16, "1", ALIYUN),)
+WRITTEN = (*encode(Allocation("n", ((0, 4),)), ASKED, 16, "1", ALIYUN),)
 OURS = tuple(sorted({*WRITTEN, ALIYUN.given}))
 PLUGIN = "system:serviceaccount:kube-system:gpushare-device-plugin"
 EXTENDERS = ("system:serviceaccount:kube-system:gpushare-extender", "gpushare-extender")

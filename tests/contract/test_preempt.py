@@ -115,7 +115,10 @@ def test_a_pod_that_must_not_preempt_gets_no_candidate(server: Server) -> None:
 
 def test_errors_are_statuses_since_there_is_no_field_for_them(server: Server) -> None:
     status, text = server.preempt(b"{}")
-    assert (status, json.loads(text)) == (400, {"error": "Pod: missing"})
+    assert (status, json.loads(text)) == (
+        400,
+        {"error": "request: Object missing required field `Pod`"},
+    )
     server.extender.why_not = "pods are not listed yet"
     status, text = server.preempt(CAPABLE % dumped(URGENT))
     assert status == 503

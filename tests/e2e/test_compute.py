@@ -111,7 +111,7 @@ def test_a_pod_may_use_its_limit_where_nodes_hold_it(
     objects.refusal(labelled, "didn't match Pod's node affinity/selector")
     # A pod that comes past kube-scheduler with a placement is refused by the kubelet.
     stray_body = limited_pod(nodeSelector=label, nodeName=cluster.node.name)
-    allocation, request = Allocation("", (0,), (4,)), Request(4, 1, containers=((0, 4),))
+    allocation, request = Allocation("", ((0, 4),)), Request(4, 1, containers=((0, 4),))
     stray_body["metadata"]["annotations"] |= encode(allocation, request, UNITS, "1", ALIYUN)
     cluster.burst([stray_body])
     until(lambda: not cluster.running() and bool(cluster.refused()), cluster.told)

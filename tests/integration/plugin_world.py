@@ -180,7 +180,8 @@ class PluginNode:
         request = request_of(POD_CODEC.decode(json.dumps(body).encode()), ALIYUN)
         item = request.total // len(devices)
         names = tuple(self.uuid(index) for index in devices)
-        allocation = Allocation(self.name, tuple(devices), (item,) * len(devices), names)
+        shares = tuple((device, item) for device in devices)
+        allocation = Allocation(self.name, shares, names)
         notes = encode(allocation, request, UNITS, str(self._random.getrandbits(60)), ALIYUN)
         self.cluster.annotate_pod(body, {**notes, **(annotations or {})})
         meta = body["metadata"]

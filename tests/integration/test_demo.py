@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_localcluster.demo.shipped import find, load, shipped, stages
+from gpushare_localcluster.demo.scenario import find, load, shipped, stages
 from gpushare_localcluster.main import main
 from tests.support.waiting import poll
 
@@ -154,7 +154,7 @@ def test_a_malformed_scenario_is_one_line_and_starts_nothing(
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err == (
-        f"gpushare demo: {file}:2: nodes[0].gpus: must be a whole number from 0 to 64\n"
+        f"gpushare demo: {file}:2: nodes[0].gpus: Expected `int | null`, got `str`\n"
     )
 
 

@@ -19,7 +19,7 @@ from gpushare.wire.inventory import decode_inventory
 from gpushare.wire.objects import PODS as POD_CODEC
 from gpushare.wire.pods import request_of
 from gpushare_localcluster.client import ApiClient
-from gpushare_localcluster.demo import device_plugins
+from gpushare_localcluster.demo import processes
 from gpushare_localcluster.devices.nodes import NodeDevices
 from gpushare_localcluster.kubelet import Kubelet
 from gpushare_localcluster.main import main
@@ -37,7 +37,7 @@ class Place:
         ends.callback(self.cluster.stop)
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="dd-")))
         kubeconfig = Path(self.cluster.kubeconfig(folder))
-        devices, _ = device_plugins.start(folder, kubeconfig, ends)
+        devices, _ = processes.start_device_plugins(folder, kubeconfig, ends)
         assert isinstance(devices, NodeDevices)
         self.devices, self.folder = devices, folder
         self.plugin_log = folder / "device-plugins.log"
@@ -60,7 +60,7 @@ class Place:
         ]
         pod = self.cluster.pod(*units, spec={"initContainers": before} if before else {})
         request = request_of(POD_CODEC.decode(json.dumps(pod).encode()), ALIYUN)
-        allocation = Allocation(node, (device,), (request.total,))
+        allocation = Allocation(node, ((device, request.total),))
         self.cluster.annotate_pod(pod, encode(allocation, request, UNITS, "1", ALIYUN))
         name = pod["metadata"]["name"]
         self.cluster.change(
@@ -206,7 +206,7 @@ def test_without_their_packages_the_demo_says_so_in_one_line_and_runs(
 def test_on_more_nodes_than_the_limit_the_kubelet_stands_in_and_the_demo_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(device_plugins, "_MOST_NODES", 1)
+    monkeypatch.setattr(processes, "_MOST_NODES", 1)
     file = tmp_path / "three.yaml"
     file.write_text(
         "nodes: [{prefix: n, count: 3, gpus: 1, gpuMemory: 4}]\n"
@@ -227,4 +227,4 @@ def test_device_plugins_run_on_as_many_nodes_as_may_have_files_open(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, files))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-    assert device_plugins.most_nodes() == most
+    assert processes.most_nodes() == most

@@ -442,7 +442,7 @@ class Doorkeeper:
         self._handle = handle
 
     def permit(self, state: CycleState, pod: PodView, node_name: str) -> tuple[Status, float]:
-        for item in self._handle.waiting_pods:
+        for item in tuple(self._handle.waiting_pods.values()):
             if item.pod.name == "good":
                 item.allow(self.name)
         return Status(Code.WAIT), 60.0 if pod.name == "good" else 0.2

@@ -7,8 +7,7 @@ import pytest
 from gpushare.cli.cluster import live_rows
 from gpushare.cli.main import main
 from gpushare.errors import ApiError, SettingsError
-from gpushare.trace.nodes_and_pods import nodes_of, pods_of
-from gpushare.trace.rows import of_items
+from gpushare.trace.nodes_and_pods import nodes_of, of_items, pods_of
 from gpushare.wire.annotations import ALIYUN
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json, inventory
 

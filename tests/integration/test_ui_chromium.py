@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.core.model import PodRef, Request
 from gpushare.core.selectors import Taint
-from gpushare.wire.claimant import Claimant
+from gpushare.wire.pods import Claimant
 from tests.support.chromium import Tab, browser, program
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.tell.page.world import HOSTILE, World, pod

@@ -69,7 +69,7 @@ def test_the_row_is_there() -> None:
 def test_a_pod_asks_for_it_and_the_binding_says_where_it_is() -> None:
     request = request_of(pod({ALIYUN.resource: 4, _ENCODER: 60}), ALIYUN)
     assert by_name(request.percents) == {"encoder": 60}
-    written = encode(Allocation("n", (1,), (4,)), request, 16, "0", ALIYUN)
+    written = encode(Allocation("n", ((1, 4),)), request, 16, "0", ALIYUN)
     assert written["gpushare.io/encoder-percentage"] == '{"0":{"1":60}}'
     assert ALIYUN.core_allocation not in written
     with pytest.raises(MessageError, match="120 are asked of one device, which has 100"):
@@ -82,7 +82,7 @@ def test_the_ledger_charges_and_frees_it() -> None:
     assert books.percents_used == ((0, 0), (0, 0), (60, 0))
     late = PodRef("ns", "late", "uid-late")
     with pytest.raises(InsufficientMemory, match="4 units and 50 % of its encoder"):
-        ledger.assume(late, encoder(50), Allocation("n", (0,), (4,)), 0.0)
+        ledger.assume(late, encoder(50), Allocation("n", ((0, 4),)), 0.0)
     ledger.check()
     ledger.pod_gone("uid-0")
     assert not ledger.snapshot().percents_used[2].any()

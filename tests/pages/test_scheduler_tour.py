@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
-from gpushare_localcluster.demo.shipped import Stage, stages
+from gpushare_localcluster.demo.scenario import Stage, stages
 from gpushare_localcluster.main import main
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.profiles import GROUP, build_frameworks

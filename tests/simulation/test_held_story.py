@@ -11,7 +11,7 @@ from gpushare.extender.verbs import offers
 from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.transaction import BindResult
 from gpushare.extender.verbs.holds import Holds
-from gpushare.wire.claimant import Claimant
+from gpushare.wire.pods import Claimant
 from tests.simulation.chance import Chance, numbers
 from tests.simulation.held_story import UNITS, HeldStory
 from tests.simulation.oracle import Violation

@@ -16,7 +16,7 @@ PODS: dict[str, Json] = {}
 
 def bound(name: str, device: int, uid: str = "") -> Json:
     """A pod of 2 units that is bound to a device of the node n."""
-    notes = encode(Allocation("n", (device,), (2,)), Request(2), 4, "1", ALIYUN)
+    notes = encode(Allocation("n", ((device, 2),)), Request(2), 4, "1", ALIYUN)
     meta = {"name": name, "namespace": "default", "uid": uid or f"uid-{name}", "annotations": notes}
     container = {"name": "c0", "resources": {"limits": {RESOURCE: "2"}}}
     PODS[name] = {

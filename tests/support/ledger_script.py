@@ -123,7 +123,7 @@ class Script:
         name, size, _, place, *gate = words
         request = self._sizes[name] = _request(size)
         node, devices = _place(place)
-        allocation = Allocation(node, devices, (request.units,) * len(devices))
+        allocation = Allocation(node, tuple((device, request.units) for device in devices))
         self._ledger.assume(_ref(name), request, allocation, now, at_gate=gate == ["gated"])
 
     def _overdue(self, words: list[str], now: float) -> list[str]:

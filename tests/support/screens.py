@@ -84,7 +84,7 @@ def waiting(shell: Shell, pods: int) -> None:
 def draw(folder: Path, *words: str) -> None:
     """Replace the pictures of a folder by those that a simulation draws."""
     with tempfile.TemporaryDirectory() as scratch:
-        command = ["simulate", "inflation", *words, "-o", "csv", "--plot", scratch]
+        command = ["simulate", "inflation", *words, "-o", "json", "--plot", scratch]
         if gpushare(command) != 0:
             raise SystemExit(1)
         for picture in folder.glob("*.png"):

@@ -115,6 +115,8 @@ DOORS: dict[str, tuple[str, ...]] = {
         "device_plugin.devices",
         "gpushare_localcluster.api.objects",
         "gpushare_localcluster.client",
+        "gpushare_localcluster.demo.plan",
+        "gpushare_localcluster.demo.scenario",
     ),
     "numpy": ("core", "policy", "sim", "explain"),
     "prometheus_client": ("device_plugin.metrics", "extender.tell.metrics"),

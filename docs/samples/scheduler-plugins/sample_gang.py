@@ -105,7 +105,8 @@ class Gang:
         log.info("gang member bound pod=%s node=%s", pod.key, node_name)
 
     def _waiting(self, pod: PodView) -> Iterator[WaitingPod]:
-        return (other for other in self._handle.waiting_pods if _same(pod, other.pod))
+        waiting_pods = tuple(self._handle.waiting_pods.values())
+        return (other for other in waiting_pods if _same(pod, other.pod))
 
 
 def _same(pod: PodView, other: PodView) -> bool:

@@ -24,7 +24,6 @@ import numpy as np
 from gpushare.core.model import ALL_CORES, Request
 from gpushare.core.policies.node_shape import (
     BEFORE_AFTER,
-    Groups,
     Levels,
     free_compute,
     free_with_compute,
@@ -45,7 +44,7 @@ class Tables:
     """Numbers of typical pods for the nodes of one layout."""
 
     base: Ints
-    """(N,) the first line of a node's model; a line is a step of CPU."""
+    """int64 (groups,) the first line of the model of a node; a line is a step of CPU."""
     barred: Ints
     """By line, pods that cannot run because of CPU or model, or that ask for no GPU."""
     small: Ints
@@ -95,31 +94,36 @@ class Fragmentation:
         self._levels = Levels(self._classes)
         self.scale = ALL_CORES if self._levels.has_compute else 1
         """Number of parts of a unit in which fragmentation is counted."""
-        # (key, tables): the key is models, largest device and devices on a node.
-        self._kept: tuple[tuple[tuple[str, ...], int, int], Tables] | None = None
+        self._models = sorted({model for cls in self._classes for model in cls.models})
+        # (key, tables): the key is largest device and devices on a node.
+        self._kept: tuple[tuple[int, int], Tables] | None = None
         self.most = 1 + COMPUTE if self._levels.has_compute else 1
         """The loss by a device that no class can use, as a multiple of the device's memory."""
 
     def tables(self, snapshot: Snapshot) -> Tables:
         """Return the tables for the nodes of the snapshot."""
-        groups = Groups.of(snapshot)
-        # All devices of a node have one model; a node without devices has -1: the last lines.
+        groups = snapshot.group_rows
+        numbers = {model: number for number, model in enumerate(self._models)}
+        # Of a model that no class names, or without devices (-1): the last lines.
+        numbers_of_models = np.array(
+            [numbers.get(model, len(numbers)) for model in (*snapshot.models, "")], dtype=np.int64
+        )
+        # All devices of a node have one model.
         models = snapshot.model.take(groups.row, axis=0).max(axis=1, initial=-1)
-        model = groups.by_row(models, -1) % (len(snapshot.models) + 1)
-        largest = int(groups.largest().max(initial=0))
-        key = snapshot.models, largest, snapshot.capacity.shape[1]
+        largest = int(groups.largest(snapshot.capacity).max(initial=0))
+        key = largest, snapshot.capacity.shape[1]
         cached = self._kept
         if cached is None or cached[0] != key:
-            cached = self._kept = key, self._of_models(*key)
+            cached = self._kept = key, self._for_devices(*key)
         # The first step of CPU is found at 1.
-        return replace(cached[1], base=model * len(self.cpus) - 1)
+        return replace(cached[1], base=numbers_of_models[models] * len(self.cpus) - 1)
 
-    def _of_models(self, models: tuple[str, ...], largest: int, width: int) -> Tables:
-        """Return the tables for these models, largest device and devices of a node; no `base`."""
+    def _for_devices(self, largest: int, width: int) -> Tables:
+        """Return the tables for this largest device and devices of a node; no `base`."""
         # bool (lines, classes): whether the class may run, by model (the last: none) and CPU step.
         accepts = [
             [cls.devices > 0 and (not cls.models or model in cls.models) for cls in self._classes]
-            for model in (*models, None)
+            for model in (*self._models, None)
         ]
         class_cpu = np.array([cls.cpu for cls in self._classes], dtype=np.int64)
         enough = class_cpu <= self.cpus[:, None]
@@ -141,7 +145,8 @@ class Fragmentation:
 
     def lost(self, tables: Tables, snapshot: Snapshot, rows: Rows) -> Ints:
         """Return int64 (K,): the current fragmentation of the rows, in pods times parts."""
-        line = tables.base[rows] + self.cpus.searchsorted(snapshot.cpu_free[rows], "right")
+        line = tables.base[snapshot.group[rows]]
+        line += self.cpus.searchsorted(snapshot.cpu_free[rows], "right")
         return self._lost(tables, line, self._free(snapshot, rows))
 
     def fall(self, tables: Tables, snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
@@ -151,7 +156,7 @@ class Fragmentation:
         too little for the request, since kube-scheduler learns that a pod has ended before we do.
         """
         cpu = np.maximum(snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu, 0)
-        lines = tables.base.take(rows) + self.cpus.searchsorted(cpu, "right")
+        lines = tables.base.take(snapshot.group.take(rows)) + self.cpus.searchsorted(cpu, "right")
         before = self._free(snapshot, rows)
         # The free amounts of each device after the request is placed there.
         units, compute = before.units - request.units, None

@@ -53,77 +53,33 @@ _MAX_LEVELS, _STEP = 10, 10
 """With more distinct percents than levels, percents are rounded up to whole steps."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Groups:
-    """The nodes with devices by group: nodes of a group are equal when empty, so one represents
-    all.
-    """
-
-    snapshot: Snapshot
-    with_devices: Bools
-    """bool (N,): nodes that have devices."""
-    row: Rows
-    """intp (groups,): a row of each group; of a group without such nodes any row."""
-    used: Bools
-    """bool (groups,): groups that have such nodes."""
-
-    @staticmethod
-    def of(snapshot: Snapshot) -> "Groups":
-        """Return the groups of a snapshot."""
-        return Groups(snapshot, *_group_rows(snapshot))
-
-    def by_row(self, values: Ints, missing: int) -> Ints:
-        """Return int64 (N,): the value of each node's group; `missing` without devices.
-
-        values: (groups,).
-        """
-        of_rows: Ints = values.take(self.snapshot.group).astype(np.int64)
-        of_rows[~self.with_devices] = missing
-        return of_rows
-
-    def sizes(self) -> Ints:
-        """Return int64 (groups,): how many nodes with devices each group has."""
-        group = self.snapshot.group[self.with_devices]
-        return np.bincount(group, minlength=len(self.row)).astype(np.int64)
-
-    def largest(self) -> Ints:
-        """Return int64 (N,): units of the largest device of each node, 0 without devices."""
-        return self.by_row(self.snapshot.capacity.take(self.row, axis=0).max(axis=1, initial=0), 0)
-
-
-class PerLayout(Generic[_Made]):
-    """A value computed from the nodes' shapes and cached until a shape changes."""
+class PerGroups(Generic[_Made]):
+    """A value computed from the shapes of the groups, and cached until a group is new or gone."""
 
     def __init__(self, make: Callable[[Snapshot], _Made]) -> None:
         self._make = make
-        self._last: tuple[Ints, _Made] | None = None
+        self._last: tuple[object, _Made] | None = None
 
     def __call__(self, snapshot: Snapshot) -> _Made:
         """Return the value for the layout of this snapshot."""
-        last = self._last
-        # Snapshots share this array until a node changes.
-        if last is None or last[0] is not snapshot.capacity:
-            last = self._last = (snapshot.capacity, self._make(snapshot))
+        last, key = self._last, self._key(snapshot)
+        if last is None or last[0] is not key:
+            last = self._last = key, self._make(snapshot)
         return last[1]
+
+    def _key(self, snapshot: Snapshot) -> object:
+        return snapshot.group_rows.shapes
 
     def __getstate__(self) -> dict[str, object]:
         """Return the pickled state, without the cached value."""
         return {"_make": self._make, "_last": None}
 
 
-@PerLayout
-def _group_rows(snapshot: Snapshot) -> tuple[Bools, Rows, Bools]:
-    """Return bool (N,), the nodes with devices, and the rows and use of the groups (see Groups)."""
-    with_devices = (
-        snapshot.model[:, 0] >= 0
-        if snapshot.model.shape[1]
-        else np.zeros(len(snapshot.model), dtype=bool)
-    )
-    nodes = np.flatnonzero(with_devices)
-    group, size = snapshot.group[nodes], int(snapshot.group.max(initial=-1)) + 1
-    row, used = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=bool)
-    row[group], used[group] = nodes, True
-    return with_devices, row, used
+class PerLayout(PerGroups[_Made]):
+    """A value computed from the shapes of all nodes, and cached until a node changes."""
+
+    def _key(self, snapshot: Snapshot) -> object:
+        return snapshot.capacity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +94,7 @@ class CommonNodes:
     """The snapshot in which nodes that stand apart have no devices; for shapes alone."""
 
     apart: Bools | None
-    """bool (N,), None if no node stands apart."""
+    """bool (groups,), None if no node stands apart."""
 
     sizes: Ints
     """The sizes of the cards, rising."""
@@ -151,7 +107,9 @@ class CommonNodes:
         Nodes that stand apart rank first; they rank last if a smaller card of another node is large
         enough for the request, so that a large card is kept for the pods that need a large card.
         """
-        stands_apart = self.apart[rows] if self.apart is not None else np.zeros(0, dtype=bool)
+        if self.apart is None:
+            return values
+        stands_apart = self.apart[snapshot.group[rows]]
         if not stands_apart.any():
             return values
         enough = self.sizes[self.sizes.searchsorted(max(request.units, 1)) :]
@@ -162,38 +120,34 @@ class CommonNodes:
             stands_apart[:, None], tight + np.where(larger, -APART, APART)[:, None], values
         )
 
-    def without_apart(self, amounts: _Array, rows: Rows) -> _Array:
+    def without_apart(self, amounts: _Array, snapshot: Snapshot, rows: Rows) -> _Array:
         """Return the amounts of some rows, (K, X), set to 0 on nodes that stand apart."""
         if self.apart is not None:
-            amounts[self.apart[rows]] = 0
+            amounts[self.apart[snapshot.group[rows]]] = 0
         return amounts
 
 
 def common_nodes(snapshot: Snapshot, sizes: Collection[int]) -> CommonNodes:
     """Return the nodes with cards of these sizes alone; no node stands apart if there are none."""
-    capacity, rising = snapshot.capacity, np.array(sorted(sizes), dtype=np.int64)
-    groups = Groups.of(snapshot)
-    has_new_size: Bools = np.logical_or.reduce(~np.isin(capacity[groups.row], [0, *sizes]), axis=1)
-    has_new_size &= groups.used
-    if not sizes or not has_new_size.any():
+    rising = np.array(sorted(sizes), dtype=np.int64)
+    capacity = snapshot.capacity[snapshot.group_rows.row, :, None]
+    apart: Bools = ((capacity != rising).all(axis=2) & (capacity[..., 0] != 0)).any(axis=1)
+    if not sizes or not apart.any():
         return CommonNodes(snapshot, None, rising)
-    apart: Bools = groups.by_row(has_new_size.astype(np.int64), 0).astype(bool)
-    common = replace(snapshot, capacity=np.where(apart[:, None], 0, capacity))
-    return CommonNodes(common, apart, rising)
+    common_capacity = np.where(apart[snapshot.group, None], 0, snapshot.capacity)
+    return CommonNodes(replace(snapshot, capacity=common_capacity), apart, rising)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeShapes:
-    """Facts of each row that only nodes change."""
+    """Facts of the nodes of one layout."""
 
     capacity: Ints
-    """int64 (N,) units of the node's largest device, at least 1."""
+    """int64 (groups,) units of the largest device of a node, at least 1."""
     even: float
     """The value of one unit on any node, where a device of the largest capacity has 1000."""
-    cpu_unknown: Bools
-    """bool (N,) nodes with unknown CPU."""
     any_cpu_unknown: bool
-    """Whether there are any."""
+    """Whether the CPU of a node is unknown."""
 
 
 def node_shapes(snapshot: Snapshot, largest: int = 0) -> NodeShapes:
@@ -201,10 +155,10 @@ def node_shapes(snapshot: Snapshot, largest: int = 0) -> NodeShapes:
 
     largest: units of the device that counts 1000; 0: the largest one there is.
     """
-    capacity = np.maximum(Groups.of(snapshot).largest(), 1)
-    cpu_unknown = snapshot.cpu_capacity < 0
+    capacity = np.maximum(snapshot.group_rows.largest(snapshot.capacity), 1)
     even = MILLI / (largest or int(capacity.max(initial=1)))
-    return NodeShapes(capacity, even, cpu_unknown, bool(cpu_unknown.any()))
+    cpu = snapshot.cpu_capacity[snapshot.group_rows.row]
+    return NodeShapes(capacity, even, bool(cpu.min(initial=0) < 0))
 
 
 def tightest(free: Ints, request: Request) -> Bools:
@@ -233,7 +187,7 @@ def rank_unknown_last(
     if not shapes.any_cpu_unknown:
         return values
     tight = UNKNOWN_CPU_PENALTY + DeviceBestFit().score(snapshot, rows, request)
-    return np.where(shapes.cpu_unknown[rows][:, None], tight, values)
+    return np.where(snapshot.cpu_capacity[rows, None] < 0, tight, values)
 
 
 class Levels:

@@ -14,7 +14,7 @@ from gpushare.core.model import Request
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.node_shape import (
-    PerLayout,
+    PerGroups,
     free_with_compute,
     node_shapes,
     rank_unknown_last,
@@ -38,8 +38,8 @@ class Fgd:
     def __init__(self, workload: Workload) -> None:
         self.measure = Fragmentation(workload.typical())
         largest = max(workload.devices, default=0)
-        self.shapes = PerLayout(partial(node_shapes, largest=largest))
-        self.tables = PerLayout(self.measure.tables)
+        self.shapes = PerGroups(partial(node_shapes, largest=largest))
+        self.tables = PerGroups(self.measure.tables)
 
     def shapes_key(self, snapshot: Snapshot) -> float:
         """Return the value of a unit: scores depend on other nodes only through this value."""

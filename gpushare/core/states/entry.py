@@ -177,17 +177,6 @@ class Entry:
         """Return the units charged on each device of `placement`. capacity: of all devices."""
         return self.request.charges_on(self.placement or (), capacity)
 
-    def units_above_charge(self, capacity: Sequence[int]) -> Shares:
-        """Return the units that the pod may use beyond the charge, on each device of the placement,
-        or on every device if that is unknown. capacity: of all devices.
-        """
-        shares = self.placement
-        if shares is None:
-            shares = tuple((device, self.request.total) for device in range(len(capacity)))
-        charged = dict(self.request.charges_on(shares, capacity))
-        limits = self.request.limits_on(shares, capacity)
-        return tuple((device, units - charged[device]) for device, units in limits)
-
     def units(self, capacity: Sequence[int]) -> int:
         """Return the units charged on all devices; of an unplaced pod those of one device, the most
         if devices differ.
@@ -253,7 +242,11 @@ def memory_limits(
     above = [entry for entry in entries if entry.request.memory_limit]
     sums = list(used) if above else []
     for entry in above:
-        for device, units in entry.units_above_charge(capacity):
-            if units:  # else the node may have lost the device
-                sums[device] += units
+        request, shares = entry.request, entry.placement
+        if shares is None:
+            shares = tuple((device, request.total) for device in range(len(capacity)))
+        charges, limits = request.charges_on(shares, capacity), request.limits_on(shares, capacity)
+        for (device, charged), (_, limit) in zip(charges, limits, strict=True):
+            if limit > charged:  # else the node may have lost the device
+                sums[device] += limit - charged
     return tuple(sums)

@@ -125,7 +125,6 @@ def _inventory(nodes: Sequence[ListedNode]) -> Finding:
 
 
 def _devices(nodes: Sequence[ListedNode]) -> Iterator[Finding]:
-    """Yield findings about the devices in the inventories."""
     name = Check("node-devices")
     devices = [
         (node.name, index, device)
@@ -322,7 +321,6 @@ def _whole_cards(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
 
 
 def _plugin_pods(pods: ListedPods) -> Finding:
-    """Return whether the pods of our device plug-in run."""
     name = Check("device-plugin-pods")
     waiting_reasons = {
         f"{pod.name} on {pod.node}": pod.waiting_reason

@@ -168,11 +168,10 @@ def add_pods(
 ) -> None:
     """Add the bound pods of a page that ask for the resource."""
     listed_pods.unread.update(bad.ref.uid for bad in page.bad)
-    resource = managed_resource.names.resource
     for pod in page.items:
         meta, node = pod.metadata or _NAMELESS, pod.spec.node_name if pod.spec else None
         try:
-            units = units_of(pod, resource)
+            units = units_of(pod, managed_resource.names)
         except WireError:
             listed_pods.unread.add(meta.uid or "")
             continue

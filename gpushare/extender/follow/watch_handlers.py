@@ -20,7 +20,6 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.ledger import Changes
 from gpushare.logline import Line
-from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.dra.objects import ClaimsPod
@@ -30,7 +29,7 @@ from gpushare.wire.kueue import AdmittedPod, admitted_pod
 from gpushare.wire.nodes import InventoryCache, node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
 from gpushare.wire.placeholders import Placeholder, placeholder_of
-from gpushare.wire.pods import has_ended, observe_pod, pod_name, scheduler_of
+from gpushare.wire.pods import Claimant, claimant, has_ended, observe_pod, pod_name, scheduler_of
 from gpushare.wire.scale_down import Mark, mark_of
 
 log = logging.getLogger("gpushare.watch")

@@ -34,13 +34,12 @@ from gpushare.kube.api import Calls, pages
 from gpushare.ledger import Reader
 from gpushare.logline import Line
 from gpushare.turns import in_turns
-from gpushare.wire.claimant import Claimant, claimant, may_have_place
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import MoveRecord, eviction, kept_owned, read_record
 from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod
-from gpushare.wire.pods import pod_path, read_pod
+from gpushare.wire.pods import Claimant, claimant, may_have_place, pod_path, read_pod
 
 log = logging.getLogger("gpushare.moves")
 

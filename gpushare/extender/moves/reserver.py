@@ -30,9 +30,8 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.claimant import Claimant, claimant, may_have_place
 from gpushare.wire.objects import PODS
-from gpushare.wire.pods import read_pod
+from gpushare.wire.pods import Claimant, claimant, may_have_place, read_pod
 
 log = logging.getLogger("gpushare.reservations")
 

@@ -24,14 +24,13 @@ from gpushare.extender.verbs.answer import NOT_READY
 from gpushare.extender.verbs.group_room import group_need, group_needs
 from gpushare.extender.verbs.offers import held_place, held_places, offers_of
 from gpushare.kube.api import Api
-from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from gpushare.wire.fields import NAME
 from gpushare.wire.groups import group_of
 from gpushare.wire.held import encode_held
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import scheduler_of
+from gpushare.wire.pods import Claimant, claimant, scheduler_of
 
 _TIMEOUT = 5.0
 """Seconds to read the pod."""

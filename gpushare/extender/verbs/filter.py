@@ -39,11 +39,11 @@ from gpushare.extender.verbs.rank import ranked_names
 from gpushare.extender.verbs.recipients import NO_RECIPIENTS, Recipients
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.extender.verbs.wait_budget import WaitBudget
-from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
 from gpushare.wire.groups import group_of
+from gpushare.wire.pods import Claimant, claimant
 
 
 class FilterLook(NamedTuple):
@@ -305,12 +305,12 @@ class FilterVerb:
         }
         if request.split:
             line["split"] = "+".join(map(str, request.split))
-        line |= by_name(request.percents)
+        if request.percents:
+            line |= by_name(request.percents)
         if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised
-        for_shadow = None
-        if self._recipients.shadow is not None:
-            for_shadow = self._for_shadow(transaction, look, step, fit)
+        has_shadow = self._recipients.shadow is not None
+        for_shadow = self._for_shadow(transaction, look, step, fit) if has_shadow else None
         answer = encode_filter(args, fit, busy, never, lists=self._lists)
         return VerbAnswer(answer, "fit" if fit else "no_fit", line, for_shadow)
 

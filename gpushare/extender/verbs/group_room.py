@@ -24,7 +24,7 @@ from gpushare.explain.pod import GroupNeed
 from gpushare.extender.follow.group_members import Need, kind_of
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.verbs.bind.gate import Arrival, Gate
-from gpushare.wire.claimant import Claimant
+from gpushare.wire.pods import Claimant
 
 _MAX_GROUPS = 1_000
 """Upper bound of the groups with a kept result."""

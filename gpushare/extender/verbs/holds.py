@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from gpushare.core.model import Shares
-from gpushare.wire.claimant import Claimant
+from gpushare.wire.pods import Claimant
 
 FLOOR = 0.3
 """Seconds that filter may wait for a young or ending hold before a refusal."""

@@ -26,8 +26,8 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.verbs.holds import Hold, Holds, counts_against
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.held import HeldPlace
+from gpushare.wire.pods import Claimant
 
 _MAX_VIEWS = 8
 """Upper bound of the cached snapshots, one per priority; others are made of the placed rows."""

@@ -15,9 +15,9 @@ from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
 from gpushare.extender.verbs.answer import NOT_READY, VerbAnswer
 from gpushare.extender.verbs.tickets import Tickets
-from gpushare.wire.claimant import claimant
 from gpushare.wire.extender import NameLists, decode_filter, encode_priorities
 from gpushare.wire.objects import Pod
+from gpushare.wire.pods import claimant
 
 
 class PrioritizeVerb:

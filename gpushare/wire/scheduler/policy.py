@@ -39,7 +39,7 @@ _PREDICATES: Mapping[str, tuple[str, ...]] = {
     "EvenPodsSpread": (_SPREAD,),
     "MatchInterPodAffinity": ("InterPodAffinity",),
 }
-"""In the order in which they run."""
+"""In the order of their runs."""
 
 _MANDATORY = frozenset({"PodToleratesNodeTaints", "CheckNodeUnschedulable"})
 _NOT_BY_DEFAULT = frozenset(
@@ -153,7 +153,7 @@ def check_priorities(policy: Fields) -> list[str]:
 
 
 def _predicates(policy: Fields) -> list[str]:
-    """Return the predicates in the order in which they run."""
+    """Return the predicates in the order of their runs."""
     if policy.get("predicates") is None:
         chosen = _PREDICATES.keys() - _NOT_BY_DEFAULT
     else:

@@ -6,7 +6,6 @@ does. As in a real API server, next to nothing of a claim's allocation is checke
 device, no amount, no finalizer (tried on kube-apiserver 1.37).
 """
 
-import re
 from collections.abc import Iterable
 
 from gpushare_localcluster.api import pods, workloads
@@ -28,7 +27,7 @@ from gpushare_localcluster.api.resources import (
     PRIORITY_CLASSES,
     Resource,
 )
-from gpushare_localcluster.api.status import StatusError, bad_request, conflict, forbidden, invalid
+from gpushare_localcluster.api.status import bad_request, conflict, forbidden, invalid
 from gpushare_localcluster.api.validation import check_amount
 
 WITH_STATUS = ("labels", "annotations", "finalizers")
@@ -38,11 +37,8 @@ FIXED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSe
 """Metadata that only the server sets."""
 
 
-PREEMPT, NEVER = "PreemptLowerPriority", "Never"
-"""The preemption policies; a priority class without a policy has the first."""
-
-HIGHEST = 1_000_000_000
-"""The highest value of a priority class; the built-in classes of Kubernetes are above."""
+_PREEMPT = "PreemptLowerPriority"
+"""The preemption policy of pods and priority classes without one."""
 
 
 def admitted(resource: Resource, body: Object, now: str) -> Object:
@@ -84,10 +80,11 @@ def completed(resource: Resource, body: Object) -> Object:
                 check_amount("Node", name_of(body), field_path, name, quantity)
         return {**body, "spec": section(body, "spec"), "status": {**status, **lists}}
     if resource is PRIORITY_CLASSES:
-        policy = body.get("preemptionPolicy") or PREEMPT
-        filled = {**body, "value": _priority_value(body), "preemptionPolicy": policy}
-        _check_own_class(filled)
-        return filled
+        value = body.get("value", 0)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise bad_request(f"value of a PriorityClass must be an integer, not {value!r}")
+        policy = body.get("preemptionPolicy") or _PREEMPT
+        return {**body, "value": value, "preemptionPolicy": policy}
     if resource is NAMESPACES:
         labels = metadata(body).get("labels") or {}
         with_name = {**labels, "kubernetes.io/metadata.name": metadata(body).get("name")}
@@ -95,23 +92,6 @@ def completed(resource: Resource, body: Object) -> Object:
     if resource is CLAIMS:
         return _with_claim_defaults(body)
     return workloads.with_defaults(resource, body) if workloads.is_workload(resource) else body
-
-
-def _priority_value(body: Object) -> int:
-    value = body.get("value", 0)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise bad_request(f"value of a PriorityClass must be an integer, not {value!r}")
-    return value
-
-
-def _check_own_class(body: Object) -> None:
-    name = name_of(body)
-    if name.startswith("system-"):
-        raise invalid("PriorityClass", name, "metadata.name", "Forbidden: system- is reserved")
-    if body["value"] > HIGHEST:
-        raise invalid("PriorityClass", name, "value", f"Forbidden: may be {HIGHEST} at most")
-    if body["preemptionPolicy"] not in (PREEMPT, NEVER):
-        raise invalid("PriorityClass", name, "preemptionPolicy", "Unsupported value")
 
 
 def _typed(resource: Resource, body: Object) -> Object:
@@ -145,23 +125,14 @@ def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Objec
     body = completed(resource, body)
     if resource is PODS:
         pods.check_update(old, body)
-    if resource is PRIORITY_CLASSES:
-        _check_class(old, body)
-    if resource is CLAIMS:
-        _check_claim_update(old, body)
+    if resource is CLAIMS and old.get("spec") != body.get("spec"):
+        raise invalid(resource.kind, name_of(old), "spec", "Invalid value: field is immutable")
     if workloads.is_workload(resource):
         workloads.check_update(resource, old, body)
     if resource.generation:
         count = int(old_meta.get("generation") or 1) + (old.get("spec") != body.get("spec"))
         body = with_metadata(body, generation=count)
     return body
-
-
-def _check_class(old: Object, new: Object) -> None:
-    for field in ("value", "preemptionPolicy"):
-        if new[field] != old[field]:
-            reason = "Forbidden: may not be changed in an update."
-            raise invalid("PriorityClass", str(metadata(old)["name"]), field, reason)
 
 
 def _with_status_of(resource: Resource, old: Object, new: Object) -> Object:
@@ -214,26 +185,17 @@ def with_class(pod: Object, classes: Iterable[Object]) -> Object:
     return {**pod, "spec": {**spec, **class_fields}}
 
 
-def check_default(new: Object, classes: Iterable[Object]) -> None:
-    """Refuse a second default class. Raises StatusError: 403."""
-    for priority_class in classes if new.get("globalDefault") else ():
-        if priority_class.get("globalDefault") and name_of(priority_class) != name_of(new):
-            reason = f"PriorityClass {name_of(priority_class)} is already marked as default."
-            reason = f"{reason} Only one default can exist"
-            raise forbidden(PRIORITY_CLASSES.qualified, name_of(new), reason)
-
-
 def _fields_from_class(pod: Object, name: object, classes: list[Object]) -> Object:
     if not name:
         defaults = [item for item in classes if item.get("globalDefault")]
         if not defaults:
-            return {"priority": 0, "preemptionPolicy": PREEMPT}
+            return {"priority": 0, "preemptionPolicy": _PREEMPT}
         return _class_fields(min(defaults, key=lambda item: int(item["value"])))
     for item in classes:
         if name_of(item) == name:
             return _class_fields(item)
     if str(name) in _BUILT_IN:
-        return {"priority": _BUILT_IN[str(name)], "preemptionPolicy": PREEMPT}
+        return {"priority": _BUILT_IN[str(name)], "preemptionPolicy": _PREEMPT}
     raise forbidden("pods", name_of(pod), f"no PriorityClass with name {name} was found")
 
 
@@ -243,10 +205,6 @@ def _class_fields(item: Object) -> Object:
         "priority": item["value"],
         "preemptionPolicy": item["preemptionPolicy"],
     }
-
-
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_IMMUTABLE = "Invalid value: field is immutable"
 
 
 def _with_claim_defaults(body: Object) -> Object:
@@ -270,43 +228,18 @@ def _counted(exactly: Object) -> Object:
     return {**exactly, "allocationMode": mode, **count}
 
 
-def _check_claim_update(old: Object, new: Object) -> None:
-    """Refuse a change of the spec. Raises StatusError: 422."""
-    if section(old, "spec") != section(new, "spec"):
-        raise _invalid_claim(new, "spec", _IMMUTABLE)
-
-
 def _with_claim_status(old: Object, new: Object) -> Object:
     """Return the claim with the new status and the old metadata.
 
     Raises StatusError: 422.
     """
     status = with_fields(section(new, "status"))
-    replaced: Object = {**old, "status": status}
     before, after = section(section(old, "status"), "allocation"), section(status, "allocation")
     if before and after and before != after:
-        raise _invalid_claim(old, "status.allocation", "field cannot be modified once set")
-    if not after and status.get("reservedFor"):
+        field, reason = "allocation", "field cannot be modified once set"
+    elif not after and status.get("reservedFor"):
+        field = "reservedFor"
         reason = "Forbidden: may not be specified when `allocated` is not set"
-        raise _invalid_claim(old, "status.reservedFor", reason)
-    if after and not before:
-        _check_results(old, after)
-    return replaced
-
-
-def _check_results(claim: Object, allocation: Object) -> None:
-    requests = elements(section(section(claim, "spec"), "devices"), "requests")
-    names = {str(request.get("name")) for request in requests}
-    for at, result in enumerate(elements(section(allocation, "devices"), "results")):
-        field_path = f"status.allocation.devices.results[{at}]"
-        request, share = str(result.get("request")), result.get("shareID")
-        if request.partition("/")[0] not in names:
-            reason = f"Invalid value: {request!r}: must be the name of a request in the claim"
-            raise _invalid_claim(claim, f"{field_path}.request", reason)
-        if share is not None and not _UUID.fullmatch(str(share)):
-            reason = f"Invalid value: {share!r}: must be a lowercase UUID"
-            raise _invalid_claim(claim, f"{field_path}.shareID", reason)
-
-
-def _invalid_claim(claim: Object, field: str, reason: str) -> StatusError:
-    return invalid("ResourceClaim", name_of(claim), field, reason)
+    else:
+        return {**old, "status": status}
+    raise invalid("ResourceClaim", name_of(old), f"status.{field}", reason)

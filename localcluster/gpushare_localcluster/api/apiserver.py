@@ -27,7 +27,6 @@ from gpushare_localcluster.api.resources import (
     OPENAPI_V2,
     PODS,
     core_versions,
-    group_document,
     groups,
     resource_list,
     version_document,
@@ -259,11 +258,12 @@ def _document(area: str, parts: list[str], address: str) -> Response:
         case ["api"]:
             return json_answer(core_versions(address))
         case ["apis"]:
-            return json_answer(groups())
+            listed = {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups()}
+            return json_answer(listed)
         case ["api", version]:
             return json_answer(resource_list("", version))
-        case ["apis", group]:
-            return json_answer(group_document(group))
+        case ["apis", name] if found := [item for item in groups() if item["name"] == name]:
+            return json_answer({"kind": "APIGroup", "apiVersion": "v1", **found[0]})
         case ["apis", group, version]:
             return json_answer(resource_list(group, version))
         case ["version"]:

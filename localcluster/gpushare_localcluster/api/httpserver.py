@@ -5,6 +5,7 @@ after every answer and does not tell a stream that the client has left.
 """
 
 import io
+import re
 import socket
 import socketserver
 import sys
@@ -29,7 +30,6 @@ DRAIN_LIMIT = 8 * BODY_LIMIT
 JOIN_SECONDS = 5.0
 _LONGEST_LINE = 1 << 16
 _MOST_FIELDS = 100
-_HEX = b"0123456789abcdefABCDEF"
 
 
 class ConnectionDropped(Exception):
@@ -73,18 +73,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def serve(self) -> None:
         """Answer one request."""
-        if "transfer-encoding" in self.fields:
-            body = self._read_chunks()
-            length = len(body or b"")
-        else:
-            body_length = self._body_length()
-            length = body_length or 0
-            body = None if body_length is None else self._read_body(body_length)
-        if body is None:
+        read = self._read_body()
+        if read is None:
             self.close_connection = True
             return
         try:
-            self._respond(self._environ(body, length))
+            self._respond(self._environ(*read))
         except ConnectionDropped:
             self.close_connection = True
 
@@ -115,77 +109,42 @@ class _Handler(BaseHTTPRequestHandler):
             return self.handle_expect_100()
         return True
 
-    def _body_length(self) -> int | None:
-        """Return the length of the body, None if the request has been refused."""
-        length = self.fields.get("content-length", "0")
-        if not (length.isascii() and length.isdigit() and len(length) < 18):
-            self.send_error(400)
-            return None
-        return int(length)
-
-    def _read_chunks(self) -> bytes | None:
-        """Return a chunked body, as `kubectl create --raw` sends; None if the body was refused or
-        incomplete.
-        """
-        if self.fields["transfer-encoding"].lower() != "chunked":
-            self.send_error(411)
-            return None
-        body = b""
-        while True:
-            size = self.rfile.readline(_LONGEST_LINE).partition(b";")[0].strip()
-            if not size or len(size) > 8 or size.strip(_HEX):
-                self.send_error(400)
-                return None
-            length = int(size, 16)
-            if len(body) + length > BODY_LIMIT:
-                self.send_error(413)
-                return None
-            body += self.rfile.read(length)
-            if self.rfile.readline(_LONGEST_LINE) != b"\r\n":
-                return None
-            if not length:
-                return body
-
-    def _read_body(self, length: int) -> bytes | None:
-        """Return the body, None for an incomplete one, b"" for one over the limit.
+    def _read_body(self) -> tuple[bytes, int] | None:
+        """Return the body and its length, None for one that was refused or is incomplete.
 
         The application refuses a body over the limit by its length. The bytes are still read, so
         that the client gets the answer and not a reset.
         """
+        length_text = self.fields.get("content-length", "0")
+        if "transfer-encoding" in self.fields or not re.fullmatch("[0-9]{1,17}", length_text):
+            self.send_error(411 if "transfer-encoding" in self.fields else 400)
+            return None
+        length = int(length_text)
         if length <= BODY_LIMIT:
             body = self.rfile.read(length)
-            return body if len(body) == length else None
+            return (body, length) if len(body) == length else None
         remaining = min(length, DRAIN_LIMIT)
         while remaining > 0 and (piece := self.rfile.read(min(remaining, 65536))):
             remaining -= len(piece)
         self.close_connection = True
-        return b""
+        return b"", length
 
     def _environ(self, body: bytes, length: int) -> Environ:
+        """Return the parts of a WSGI environment that the applications here read."""
         path, _, query = self.path.partition("?")
-        environ: Environ = {
+        fields = {
+            f"HTTP_{name.upper().replace('-', '_')}": value for name, value in self.fields.items()
+        }
+        return {
+            **fields,
             "REQUEST_METHOD": self.command,
-            "SCRIPT_NAME": "",
             "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
             "QUERY_STRING": query,
             "CONTENT_TYPE": self.fields.get("content-type", ""),
             "CONTENT_LENGTH": str(length),
-            "SERVER_NAME": str(self.server.server_address[0]),
-            "SERVER_PORT": str(self.server.server_address[1]),
-            "SERVER_PROTOCOL": self.request_version,
-            "REMOTE_ADDR": self.client_address[0],
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "http",
             "wsgi.input": io.BytesIO(body),
-            "wsgi.errors": sys.stderr,
-            "wsgi.multithread": True,
-            "wsgi.multiprocess": False,
-            "wsgi.run_once": False,
             CONNECTION: ClientConnection(self.connection, self.server.closing),
         }
-        for name, value in self.fields.items():
-            environ["HTTP_" + name.upper().replace("-", "_")] = value
-        return environ
 
     def _respond(self, environ: Environ) -> None:
         status, headers = "", []

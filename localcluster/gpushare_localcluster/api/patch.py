@@ -5,6 +5,8 @@ of the strategic one, which treats some lists of Kubernetes as maps: the `patchM
 k8s.io/api, and k8s.io/apimachinery/pkg/util/strategicpatch.
 """
 
+import json
+import re
 from collections.abc import Callable
 
 from gpushare_localcluster.api.objects import Object
@@ -27,75 +29,27 @@ def merge_patch(target: object, patch: object) -> object:
 def json_patch(document: object, operations: object) -> object:
     """Return `document` after the operations of a JSON patch, all or none of them.
 
-    Raises StatusError: 400 for a malformed patch, 422 for one that cannot be applied.
+    Raises StatusError: 400 for a malformed patch, and for `copy` and `move`, which nobody sends;
+    422 for one that cannot be applied.
     """
     if not isinstance(operations, list):
         raise bad_request("a JSON patch is a list of operations")
     for operation in operations:
-        document = _apply(document, operation)
+        if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
+            raise bad_request("an operation of a JSON patch is an object with a path")
+        kind, value = operation.get("op"), operation.get("value")
+        if kind not in ("add", "remove", "replace", "test"):
+            raise bad_request(f"unknown operation {kind!r} in a JSON patch")
+        if kind != "remove" and "value" not in operation:
+            raise bad_request(f"operation {kind!r} of a JSON patch needs a value")
+        path = _pointer(operation["path"])
+        if kind != "add":
+            current = _get(document, path)
+        if kind != "test":
+            document = _edited(document, path, kind, value)
+        elif json.dumps(current, sort_keys=True) != json.dumps(value, sort_keys=True):
+            raise _unfit(f"testing value at {operation['path']!r} failed")
     return document
-
-
-def _apply(document: object, operation: object) -> object:
-    if not isinstance(operation, dict):
-        raise bad_request("an operation of a JSON patch is an object")
-    act = _ACTIONS.get(str(operation.get("op")))
-    if act is None:
-        raise bad_request(f"unknown operation {operation.get('op')!r} in a JSON patch")
-    return act(document, _pointer(operation, "path"), operation)
-
-
-def _add(document: object, path: list[str], operation: Object) -> object:
-    return _put(document, path, _value(operation), insert=True)
-
-
-def _replace(document: object, path: list[str], operation: Object) -> object:
-    _get(document, path)
-    return _put(document, path, _value(operation), insert=False)
-
-
-def _drop(document: object, path: list[str], _: Object) -> object:
-    return _remove(document, path)
-
-
-def _test(document: object, path: list[str], operation: Object) -> object:
-    if not _same(_get(document, path), _value(operation)):
-        raise _unfit(f"testing value at {operation['path']!r} failed")
-    return document
-
-
-def _copy(document: object, path: list[str], operation: Object) -> object:
-    return _put(document, path, _get(document, _pointer(operation, "from")), insert=True)
-
-
-def _move(document: object, path: list[str], operation: Object) -> object:
-    source = _pointer(operation, "from")
-    if path[: len(source)] == source and path != source:
-        raise _unfit("a value cannot be moved into itself")
-    value = _get(document, source)
-    return _put(_remove(document, source), path, value, insert=True)
-
-
-_ACTIONS: dict[str, Callable[[object, list[str], Object], object]] = {
-    "add": _add,
-    "copy": _copy,
-    "move": _move,
-    "remove": _drop,
-    "replace": _replace,
-    "test": _test,
-}
-
-
-def _same(one: object, two: object) -> bool:
-    # JSON keeps booleans apart from numbers, Python does not.
-    if isinstance(one, bool) or isinstance(two, bool):
-        return one is two
-    if isinstance(one, list) and isinstance(two, list):
-        pairs = zip(one, two, strict=False)
-        return len(one) == len(two) and all(_same(a, b) for a, b in pairs)
-    if isinstance(one, dict) and isinstance(two, dict):
-        return one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one)
-    return one == two
 
 
 def _unfit(reason: str) -> StatusError:
@@ -104,17 +58,10 @@ def _unfit(reason: str) -> StatusError:
     )
 
 
-def _value(operation: Object) -> object:
-    if "value" not in operation:
-        raise bad_request(f"operation {operation.get('op')!r} of a JSON patch needs a value")
-    return operation["value"]
-
-
-def _pointer(operation: Object, field: str) -> list[str]:
+def _pointer(text: str) -> list[str]:
     """Return the steps of a JSON pointer (RFC 6901)."""
-    text = operation.get(field)
-    if not isinstance(text, str) or (text and not text.startswith("/")):
-        raise bad_request(f"{field!r} of a JSON patch operation must be a JSON pointer")
+    if text and not text.startswith("/"):
+        raise bad_request(f"{text!r} of a JSON patch operation must be a JSON pointer")
     return [step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:]]
 
 
@@ -124,9 +71,9 @@ def _index(items: list[object], step: str, *, end: bool) -> int:
     """
     if end and step == "-":
         return len(items)
-    if not step.isascii() or not step.isdigit() or (len(step) > 1 and step.startswith("0")):
+    if not re.fullmatch("0|[1-9][0-9]{0,8}", step):
         raise _unfit(f"{step!r} is no list index")
-    if len(step) > 9 or int(step) >= len(items) + int(end):
+    if int(step) >= len(items) + int(end):
         raise _unfit(f"index {step} is out of range")
     return int(step)
 
@@ -142,36 +89,27 @@ def _get(document: object, path: list[str]) -> object:
     return document
 
 
-def _put(document: object, path: list[str], value: object, *, insert: bool) -> object:
+def _edited(document: object, path: list[str], kind: str, value: object) -> object:
+    """Return the document with the value added, replaced or removed (`kind`) at the path."""
     if not path:
+        if kind == "remove":
+            raise _unfit("the whole document cannot be removed")
         return value
     step, tail = path[0], path[1:]
     if isinstance(document, list):
         items = list(document)
-        index = _index(items, step, end=insert and not tail)
+        index = _index(items, step, end=kind == "add" and not tail)
         if tail:
-            items[index] = _put(items[index], tail, value, insert=insert)
+            items[index] = _edited(items[index], tail, kind, value)
         else:
-            items[index : index + (not insert)] = [value]
+            items[index : index + (kind != "add")] = [] if kind == "remove" else [value]
         return items
     if not isinstance(document, dict) or (tail and step not in document):
         raise _unfit(f"there is nothing at {step!r}")
-    return {**document, step: _put(document.get(step), tail, value, insert=insert)}
-
-
-def _remove(document: object, path: list[str]) -> object:
-    _get(document, path)
-    if not path:
-        raise _unfit("the whole document cannot be removed")
-    step, tail = path[0], path[1:]
-    if isinstance(document, list):
-        index = _index(document, step, end=False)
-        replacement = [_remove(document[index], tail)] if tail else []
-        return document[:index] + replacement + document[index + 1 :]
-    assert isinstance(document, dict)  # noqa: S101  -- _get has walked the whole path
-    if tail:
-        return {**document, step: _remove(document[step], tail)}
-    return {field: value for field, value in document.items() if field != step}
+    if kind == "remove" and not tail:
+        return {field: item for field, item in document.items() if field != step}
+    inner = _edited(document[step], tail, kind, value) if tail else value
+    return {**document, step: inner}
 
 
 ORDER = "$setElementOrder/"

@@ -40,7 +40,7 @@ from gpushare_localcluster.api.selectors import (
 )
 from gpushare_localcluster.api.status import StatusError, bad_request, expired
 from gpushare_localcluster.api.store import Place, Store
-from gpushare_localcluster.api.tables import row_encoder, table
+from gpushare_localcluster.api.tables import table
 
 POLL = 1.0
 """Seconds between two checks of the client by a quiet watch."""
@@ -350,7 +350,12 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
     resource, store = target.resource, registry.store
     matches = selection(target, call)
     as_table = wants_table(call)
-    encoding = row_encoder(resource, store.now, _include(call)) if as_table else encoder(resource)
+
+    def row(record: Record) -> bytes:
+        now, include = store.now(), _include(call)
+        return to_json(table(resource, [record], record.version, now, include=include))
+
+    encoding = row if as_table else encoder(resource)
     scope = Scope(resource, target.namespace, matches, encoding, _place(target, call))
 
     def bookmark(version: int, **annotations: str) -> bytes:

@@ -79,11 +79,14 @@ class Registry:
             raise bad_request("resourceVersion should not be set on objects to be created")
         complete = self._placed(resource, namespace, stored)
         check_metadata(resource, complete)
-        self._check_namespace(resource, complete)
+        if resource.namespaced:
+            self.store.get(NAMESPACES.table, "", namespace_of(complete))
         if resource is PODS:
-            complete = admission.with_class(complete, self._classes())
+            records, _ = self.store.records(PRIORITY_CLASSES.table)
+            complete = admission.with_class(complete, [record.body for record in records])
         new, uid = admission.admitted(_core(resource), complete, self.now()), self.store.new_uid()
-        self._check_rules(resource, new, None)
+        if _core(resource) is EVENTS:
+            events.check(new, None, strict=resource is NEW_EVENTS)
         if resource is JOBS:
             new = workloads.with_identity(new, uid)
         return self.store.create(resource.table, new, uid=uid, commit=not dry_run)
@@ -132,7 +135,8 @@ class Registry:
             core = _core(resource)
             new = admission.revised(core, current, revised_body, part=part)
             check_metadata(resource, new)
-            self._check_rules(resource, new, current)
+            if core is EVENTS:
+                events.check(new, current, strict=resource is NEW_EVENTS)
             return None if deletion.removable(new) else new
 
         return self.store.update(resource.table, namespace, name, step, commit=not dry_run)
@@ -234,19 +238,6 @@ class Registry:
         if not name and meta.get("generateName"):
             name = str(meta["generateName"]) + self._suffix()
         return with_metadata(body, name=name, namespace=namespace or None)
-
-    def _check_namespace(self, resource: Resource, body: Object) -> None:
-        if resource.namespaced:
-            self.store.get(NAMESPACES.table, "", namespace_of(body))
-
-    def _check_rules(self, resource: Resource, new: Object, before: Object | None) -> None:
-        if _core(resource) is EVENTS:
-            events.check(new, before, strict=resource is NEW_EVENTS)
-        if resource is PRIORITY_CLASSES:
-            admission.check_default(new, self._classes())
-
-    def _classes(self) -> list[Object]:
-        return [record.body for record in self.store.records(PRIORITY_CLASSES.table)[0]]
 
     def _empty(self, namespace: str) -> None:
         """Remove all objects of a namespace; a real cluster has a controller for this."""

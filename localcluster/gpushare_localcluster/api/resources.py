@@ -6,8 +6,9 @@ is one row. A kube-scheduler would wait for ever in its cache sync for an absent
 means "not yet" there.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from gpushare_localcluster.api.objects import Object
 from gpushare_localcluster.api.status import no_such_path
@@ -16,14 +17,8 @@ ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 """Verbs in the order of discovery in a real server."""
 
 NAME_FIELDS = ("metadata.name", "metadata.namespace")
-REFERENCE_FIELDS = (
-    "kind",
-    "namespace",
-    "name",
-    "uid",
-    "apiVersion",
-    "resourceVersion",
-    "fieldPath",
+_REFERENCE_FIELDS = (
+    *("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"),
 )
 
 
@@ -67,208 +62,133 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
-    def singular(self) -> str:
-        """The singular that kubectl accepts."""
-        return self.kind.lower()
-
-    @property
     def api_version(self) -> str:
         """The `apiVersion` of the objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    @property
-    def root(self) -> str:
-        """The path of the API version, without a leading slash."""
-        return f"apis/{self.group}/{self.version}" if self.group else f"api/{self.version}"
+
+_TABLE = """
+v1
+    bindings Binding createOnly
+    configmaps ConfigMap cm
+    endpoints Endpoints ep putCreates
+    events Event ev putCreates
+    namespaces Namespace ns cluster status noCollection
+    nodes Node no cluster status
+    persistentvolumeclaims PersistentVolumeClaim pvc status
+    persistentvolumes PersistentVolume pv cluster status
+    pods Pod po all status
+    replicationcontrollers ReplicationController rc
+    secrets Secret
+    serviceaccounts ServiceAccount sa
+    services Service svc all status putCreates
+apps/v1
+    daemonsets DaemonSet ds workload
+    deployments Deployment deploy workload scale
+    replicasets ReplicaSet rs workload scale
+    statefulsets StatefulSet sts workload scale
+batch/v1
+    jobs Job workload
+jobset.x-k8s.io/v1alpha2
+    jobsets JobSet workload
+leaderworkerset.x-k8s.io/v1
+    leaderworkersets LeaderWorkerSet lws workload
+kueue.x-k8s.io/v1beta2
+    admissionchecks AdmissionCheck cluster status
+    resourceflavors ResourceFlavor cluster
+    workloads Workload wl status
+authentication.k8s.io/v1
+    selfsubjectreviews SelfSubjectReview cluster createOnly
+authorization.k8s.io/v1
+    selfsubjectaccessreviews SelfSubjectAccessReview cluster createOnly
+coordination.k8s.io/v1
+    leases Lease versioned putCreates
+events.k8s.io/v1
+    events Event ev putCreates storage=events
+policy/v1
+    poddisruptionbudgets PodDisruptionBudget pdb status versioned
+scheduling.k8s.io/v1
+    priorityclasses PriorityClass pc cluster
+rbac.authorization.k8s.io/v1
+    clusterroles ClusterRole cluster anyName
+    clusterrolebindings ClusterRoleBinding cluster anyName
+    roles Role anyName
+    rolebindings RoleBinding anyName
+admissionregistration.k8s.io/v1
+    validatingadmissionpolicies ValidatingAdmissionPolicy cluster
+    validatingadmissionpolicybindings ValidatingAdmissionPolicyBinding cluster
+networking.k8s.io/v1
+    networkpolicies NetworkPolicy netpol
+resource.k8s.io/v1
+    deviceclasses DeviceClass cluster
+    devicetaintrules DeviceTaintRule cluster
+    resourceclaims ResourceClaim status
+    resourceclaimtemplates ResourceClaimTemplate
+    resourceslices ResourceSlice cluster
+storage.k8s.io/v1
+    csidrivers CSIDriver cluster
+    csinodes CSINode cluster
+    csistoragecapacities CSIStorageCapacity
+    storageclasses StorageClass sc cluster
+    volumeattachments VolumeAttachment cluster
+storage.k8s.io/v1beta1
+    csistoragecapacities CSIStorageCapacity storage=csistoragecapacities.v1beta1.storage.k8s.io
+"""
+"""API versions, and in each: plural, kind, then short names and words of `_WORDS`.
+
+JobSets, LeaderWorkerSets and the kinds of Kueue are custom resources in a real cluster.
+kube-scheduler 1.22 and 1.23 know only the beta of CSIStorageCapacity.
+"""
+
+_WORDS: dict[str, dict[str, Any]] = {
+    "all": {"categories": ("all",)},
+    "anyName": {"any_name": True},
+    "cluster": {"namespaced": False},
+    "createOnly": {"verbs": ("create",)},
+    "noCollection": {"verbs": tuple(verb for verb in ALL_VERBS if verb != "deletecollection")},
+    "putCreates": {"put_creates": True},
+    "scale": {"scale": True},
+    "status": {"status": True},
+    "versioned": {"blind_update": False},
+    "workload": {"categories": ("all",), "status": True, "generation": True},
+}
 
 
 def _event_fields(reference: str, component: str) -> tuple[str, ...]:
-    reference_fields = tuple(f"{reference}.{field}" for field in REFERENCE_FIELDS)
+    reference_fields = (f"{reference}.{field}" for field in _REFERENCE_FIELDS)
     return (*reference_fields, "reason", "type", "action", component)
 
 
-def _cluster_wide(plural: str, kind: str, group: str, *short_names: str) -> Resource:
-    return Resource(plural, kind, group, namespaced=False, short_names=short_names)
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "v1 events": _event_fields("involvedObject", "reportingComponent"),
+    "events.k8s.io/v1 events": _event_fields("regarding", "reportingController"),
+    "v1 namespaces": ("status.phase",),
+    "v1 nodes": ("spec.unschedulable",),
+    "v1 pods": (
+        *("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"),
+        *("status.phase", "status.podIP", "status.nominatedNodeName"),
+    ),
+    "v1 secrets": ("type",),
+    "resource.k8s.io/v1 resourceslices": ("spec.nodeName", "spec.driver"),
+}
 
 
-def _core() -> Iterable[Resource]:
-    yield Resource("bindings", "Binding", verbs=("create",))
-    yield Resource("configmaps", "ConfigMap", short_names=("cm",))
-    yield Resource("endpoints", "Endpoints", short_names=("ep",), put_creates=True)
-    yield Resource(
-        "events",
-        "Event",
-        short_names=("ev",),
-        fields=_event_fields("involvedObject", "reportingComponent"),
-        put_creates=True,
-    )
-    yield Resource(
-        "namespaces",
-        "Namespace",
-        namespaced=False,
-        short_names=("ns",),
-        status=True,
-        fields=("status.phase",),
-        verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),
-    )
-    yield Resource(
-        "nodes",
-        "Node",
-        namespaced=False,
-        short_names=("no",),
-        status=True,
-        fields=("spec.unschedulable",),
-    )
-    kind = "PersistentVolumeClaim"
-    yield Resource("persistentvolumeclaims", kind, short_names=("pvc",), status=True)
-    kind = "PersistentVolume"
-    yield Resource("persistentvolumes", kind, namespaced=False, short_names=("pv",), status=True)
-    yield Resource(
-        "pods",
-        "Pod",
-        short_names=("po",),
-        categories=("all",),
-        status=True,
-        fields=(
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "status.phase",
-            "status.podIP",
-            "status.nominatedNodeName",
-        ),
-    )
-    yield Resource("replicationcontrollers", "ReplicationController", short_names=("rc",))
-    yield Resource("secrets", "Secret", fields=("type",))
-    yield Resource("serviceaccounts", "ServiceAccount", short_names=("sa",))
-    yield Resource(
-        "services",
-        "Service",
-        short_names=("svc",),
-        categories=("all",),
-        status=True,
-        put_creates=True,
-    )
+def _rows() -> Iterator[Resource]:
+    api_version = ""
+    for line in _TABLE.strip().splitlines():
+        if not line.startswith(" "):
+            api_version = line
+            continue
+        plural, kind, *words = line.split()
+        options: dict[str, Any] = {"fields": _FIELDS.get(f"{api_version} {plural}", ())}
+        for word in words:
+            name, _, value = word.partition("=")
+            options |= {name: value} if value else _WORDS.get(word, {"short_names": (word,)})
+        group, _, version = api_version.rpartition("/")
+        yield Resource(plural, kind, group, version, **options)
 
 
-def _workload(plural: str, kind: str, group: str, *short_names: str, scale: bool) -> Resource:
-    return Resource(
-        plural,
-        kind,
-        group,
-        short_names=short_names,
-        categories=("all",),
-        status=True,
-        generation=True,
-        scale=scale,
-    )
-
-
-def _workloads() -> Iterable[Resource]:
-    yield _workload("daemonsets", "DaemonSet", "apps", "ds", scale=False)
-    yield _workload("deployments", "Deployment", "apps", "deploy", scale=True)
-    yield _workload("replicasets", "ReplicaSet", "apps", "rs", scale=True)
-    yield _workload("statefulsets", "StatefulSet", "apps", "sts", scale=True)
-    yield _workload("jobs", "Job", "batch", scale=False)
-
-
-def _sets_of_groups() -> Iterable[Resource]:
-    """Yield the kinds that are custom resources in a real cluster."""
-    jobs = _workload("jobsets", "JobSet", "jobset.x-k8s.io", scale=False)
-    yield replace(jobs, version="v1alpha2")
-    group = "leaderworkerset.x-k8s.io"
-    yield _workload("leaderworkersets", "LeaderWorkerSet", group, "lws", scale=False)
-
-
-def _kueue() -> Iterable[Resource]:
-    """Yield the kinds of Kueue that the extender reads."""
-    group, version = "kueue.x-k8s.io", "v1beta2"
-    yield Resource("admissionchecks", "AdmissionCheck", group, version, False, status=True)
-    yield Resource("resourceflavors", "ResourceFlavor", group, version, False)
-    yield Resource("workloads", "Workload", group, version, short_names=("wl",), status=True)
-
-
-def _rights() -> Iterable[Resource]:
-    group = "rbac.authorization.k8s.io"
-    for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
-        everywhere = kind.startswith("Cluster")
-        yield Resource(f"{kind.lower()}s", kind, group, namespaced=not everywhere, any_name=True)
-    group = "admissionregistration.k8s.io"
-    policy = "ValidatingAdmissionPolicy"
-    yield _cluster_wide("validatingadmissionpolicies", policy, group)
-    yield _cluster_wide("validatingadmissionpolicybindings", f"{policy}Binding", group)
-    yield Resource("networkpolicies", "NetworkPolicy", "networking.k8s.io", short_names=("netpol",))
-
-
-def _grouped() -> Iterable[Resource]:
-    for group, review in (("authentication", "Review"), ("authorization", "AccessReview")):
-        kind = f"SelfSubject{review}"
-        row = Resource(f"{kind.lower()}s", kind, f"{group}.k8s.io", namespaced=False)
-        yield replace(row, verbs=("create",))
-    yield Resource("leases", "Lease", "coordination.k8s.io", blind_update=False, put_creates=True)
-    yield Resource(
-        "events",
-        "Event",
-        "events.k8s.io",
-        short_names=("ev",),
-        fields=_event_fields("regarding", "reportingController"),
-        put_creates=True,
-        storage="events",
-    )
-    yield Resource(
-        "poddisruptionbudgets",
-        "PodDisruptionBudget",
-        "policy",
-        short_names=("pdb",),
-        status=True,
-        blind_update=False,
-    )
-    yield _cluster_wide("priorityclasses", "PriorityClass", "scheduling.k8s.io", "pc")
-
-
-def _dynamic_resources() -> Iterable[Resource]:
-    group = "resource.k8s.io"
-    yield _cluster_wide("deviceclasses", "DeviceClass", group)
-    yield _cluster_wide("devicetaintrules", "DeviceTaintRule", group)
-    yield Resource("resourceclaims", "ResourceClaim", group, status=True)
-    yield Resource("resourceclaimtemplates", "ResourceClaimTemplate", group)
-    yield Resource(
-        "resourceslices",
-        "ResourceSlice",
-        group,
-        namespaced=False,
-        fields=("spec.nodeName", "spec.driver"),
-    )
-
-
-def _storage() -> Iterable[Resource]:
-    group = "storage.k8s.io"
-    yield _cluster_wide("csidrivers", "CSIDriver", group)
-    yield _cluster_wide("csinodes", "CSINode", group)
-    yield Resource("csistoragecapacities", "CSIStorageCapacity", group)
-    yield _cluster_wide("storageclasses", "StorageClass", group, "sc")
-    yield _cluster_wide("volumeattachments", "VolumeAttachment", group)
-    # kube-scheduler 1.22 and 1.23 know only the beta of this one.
-    yield Resource(
-        "csistoragecapacities",
-        "CSIStorageCapacity",
-        group,
-        version="v1beta1",
-        storage="csistoragecapacities.v1beta1.storage.k8s.io",
-    )
-
-
-RESOURCES: tuple[Resource, ...] = (
-    *_core(),
-    *_workloads(),
-    *_sets_of_groups(),
-    *_kueue(),
-    *_grouped(),
-    *_rights(),
-    *_dynamic_resources(),
-    *_storage(),
-)
+RESOURCES = tuple(_rows())
 """Every served resource, core first."""
 
 _BY_PATH = {(row.group, row.version, row.plural): row for row in RESOURCES}
@@ -277,21 +197,6 @@ _BY_PATH = {(row.group, row.version, row.plural): row for row in RESOURCES}
 def find(group: str, version: str, plural: str) -> Resource | None:
     """Return the row of a resource, None for an unknown one."""
     return _BY_PATH.get((group, version, plural))
-
-
-def versions() -> dict[str, list[str]]:
-    """Return the groups (the core one is empty) with their versions, preferred first."""
-    by_group: dict[str, list[str]] = {}
-    for row in RESOURCES:
-        served = by_group.setdefault(row.group, [])
-        if row.version not in served:
-            served.append(row.version)
-    return by_group
-
-
-def in_version(group: str, version: str) -> list[Resource]:
-    """Return the resources of one API version, [] for an unknown one."""
-    return [row for row in RESOURCES if (row.group, row.version) == (group, version)]
 
 
 PODS = _BY_PATH["", "v1", "pods"]
@@ -316,13 +221,12 @@ REVIEWS = {
 OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 """Content-Type of the empty v2 schema; newer clients reject the "@" of the request."""
 
-STATUS_VERBS = ("get", "patch", "update")
-POD_SUBRESOURCES = {
+_STATUS_VERBS = ("get", "patch", "update")
+_POD_SUBRESOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "binding": ("Binding", ("create",)),
     "eviction": ("Eviction", ("create",)),
     "log": ("Pod", ("get",)),
 }
-_SCALE = {"group": "autoscaling", "version": "v1"}
 
 
 def version_document() -> Object:
@@ -346,17 +250,17 @@ def core_versions(address: str) -> Object:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": servers}
 
 
-def groups() -> Object:
-    """Return the document at `/apis`."""
-    entries = [_group(name) for name in versions() if name]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": entries}
-
-
-def group_document(name: str) -> Object:
-    """Return the document at `/apis/GROUP`. Raises StatusError: 404 for an unknown group."""
-    if not name or name not in versions():
-        raise no_such_path()
-    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name)}
+def groups() -> list[Object]:
+    """Return the groups, each with its versions, as `/apis` and `/apis/GROUP` show them."""
+    served: dict[str, list[Object]] = {}
+    for row in RESOURCES:
+        version = {"groupVersion": row.api_version, "version": row.version}
+        if row.group and version not in served.setdefault(row.group, []):
+            served[row.group].append(version)
+    return [
+        {"name": name, "versions": versions, "preferredVersion": versions[0]}
+        for name, versions in served.items()
+    ]
 
 
 def resource_list(name: str, api_version: str) -> Object:
@@ -364,53 +268,32 @@ def resource_list(name: str, api_version: str) -> Object:
 
     Raises StatusError: 404 for an unknown version.
     """
-    served = in_version(name, api_version)
-    if not served:
-        raise no_such_path()
     resources: list[Object] = []
-    for row in served:
-        resources.append(_resource(row))
-        for called, kind, verbs in _subresources(row):
-            entry = {"name": f"{row.plural}/{called}", "singularName": "", "kind": kind}
-            entry |= _SCALE if kind == "Scale" else {}
-            resources.append({**entry, "namespaced": row.namespaced, "verbs": list(verbs)})
-    return {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": served[0].api_version,
-        "resources": resources,
-    }
+    for row in RESOURCES:
+        if (row.group, row.version) == (name, api_version):
+            resources += _entries(row)
+    if not resources:
+        raise no_such_path()
+    group_version = f"{name}/{api_version}" if name else api_version
+    head = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version}
+    return {**head, "resources": resources}
 
 
-def _group(name: str) -> Object:
-    served = [
-        {"groupVersion": f"{name}/{version}", "version": version} for version in versions()[name]
-    ]
-    return {"name": name, "versions": served, "preferredVersion": served[0]}
-
-
-def _resource(row: Resource) -> Object:
+def _entries(row: Resource) -> Iterator[Object]:
+    """Yield the entry of a resource, and those of its subresources."""
     entry: Object = {
         "name": row.plural,
-        "singularName": row.singular,
+        "singularName": row.kind.lower(),
         "namespaced": row.namespaced,
         "kind": row.kind,
         "verbs": list(row.verbs),
     }
-    if row.short_names:
-        entry["shortNames"] = list(row.short_names)
-    if row.categories:
-        entry["categories"] = list(row.categories)
-    return entry
-
-
-def _subresources(row: Resource) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Return name, kind and verbs of each subresource."""
-    rows: list[tuple[str, str, tuple[str, ...]]] = []
-    if row.status:
-        rows.append(("status", row.kind, STATUS_VERBS))
-    if row.scale:
-        rows.append(("scale", "Scale", STATUS_VERBS))
-    if row.root == "api/v1" and row.plural == "pods":
-        rows += [(name, kind, verbs) for name, (kind, verbs) in POD_SUBRESOURCES.items()]
-    return rows
+    lists = {"shortNames": list(row.short_names), "categories": list(row.categories)}
+    yield {**entry, **{field: names for field, names in lists.items() if names}}
+    parts = dict(_POD_SUBRESOURCES) if (row.group, row.plural) == ("", "pods") else {}
+    parts |= {"status": (row.kind, _STATUS_VERBS)} if row.status else {}
+    parts |= {"scale": ("Scale", _STATUS_VERBS)} if row.scale else {}
+    for name, (kind, verbs) in parts.items():
+        part = {"name": f"{row.plural}/{name}", "singularName": "", "kind": kind}
+        part |= {"group": "autoscaling", "version": "v1"} if kind == "Scale" else {}
+        yield {**part, "namespaced": row.namespaced, "verbs": list(verbs)}

@@ -8,32 +8,62 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpushare_localcluster.api.objects import (
-    Object,
-    Record,
-    elements,
-    metadata,
-    name_of,
-    section,
-    to_json,
-)
-from gpushare_localcluster.api.resources import EVENTS, NAMESPACES, NODES, PODS, Resource
+from gpushare_localcluster.api.objects import Object, Record, elements, metadata, name_of, section
+from gpushare_localcluster.api.resources import Resource
 from gpushare_localcluster.api.selectors import selector_text
 
 Cell = str | int
-NONE = "<none>"
-UNKNOWN = "<unknown>"
+NONE, UNKNOWN = "<none>", "<unknown>"
+ROLE = "node-role.kubernetes.io/"
+
+_MADE_OF = "*Containers=@containers, *Images=@images"
+_INFO = "status.nodeInfo"
+_COLUMNS = {
+    "daemonsets.apps": "Name, Desired=#status.desiredNumberScheduled,"
+    " Current=#status.currentNumberScheduled, Ready=#status.numberReady,"
+    " Up-to-date=#status.updatedNumberScheduled, Available=#status.numberAvailable,"
+    f" Node Selector=spec.template.spec.nodeSelector{{}}, Age, {_MADE_OF}, *Selector=@selector",
+    "deployments.apps": "Name, Ready=status.readyReplicas/spec.replicas,"
+    " Up-to-date=#status.updatedReplicas, Available=#status.availableReplicas, Age,"
+    f" {_MADE_OF}, *Selector=@selector",
+    "jobs.batch": "Name, Status=@job_status, Completions=@completions, Duration=@duration, Age,"
+    f" {_MADE_OF}, *Selector=@selector",
+    "replicasets.apps": "Name, Desired=#spec.replicas, Current=#status.replicas,"
+    f" Ready=#status.readyReplicas, Age, {_MADE_OF}, *Selector=@selector",
+    "services": "Name, Type=spec.type?ClusterIP, Cluster-IP=spec.clusterIP,"
+    " External-IP=spec.loadBalancerIP, Port(s)=@ports, Age, *Selector=spec.selector{}",
+    "statefulsets.apps": f"Name, Ready=status.readyReplicas/spec.replicas, Age, {_MADE_OF}",
+    "pods": "Name, Ready=@pod_ready, Status=@pod_status, Restarts=@restarts, Age,"
+    " *IP=status.podIP, *Node=spec.nodeName, *Nominated Node=status.nominatedNodeName,"
+    " *Readiness Gates=@gates",
+    "nodes": "Name, Status=@node_status, Roles=@roles, Age,"
+    f" Version={_INFO}.kubeletVersion?, *Internal-IP=@internal_ip, *External-IP=@external_ip,"
+    f" *OS-Image={_INFO}.osImage?{UNKNOWN}, *Kernel-Version={_INFO}.kernelVersion?{UNKNOWN},"
+    f" *Container-Runtime={_INFO}.containerRuntimeVersion?{UNKNOWN}",
+    "events": "Last Seen=@last_seen, Type=type?, Reason=reason?, Object=@involved,"
+    " *Subobject=involvedObject.fieldPath?, *Source=@source, Message=@message,"
+    " *First Seen=@first_seen, *Count=#@count, *Name",
+    "namespaces": "Name, Status=status.phase, Age",
+    "configmaps": "Name, Data=#@entries, Age",
+    "leases.coordination.k8s.io": "Name, Holder=spec.holderIdentity?, Age",
+    "priorityclasses.scheduling.k8s.io": "Name, Value=#value, Global-Default=globalDefault?False,"
+    " Age",
+}
+"""The columns of each table: titles, with a star for `-o wide` only, and sources of cells.
+
+A source is a function of `_CELLS`, or a path with the text for an absent value behind `?`, for a
+ratio two paths. `#`: a number. `{}`: a map. Other resources show name and age.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class _Column:
     """One column; `wide` ones appear with `-o wide` only."""
 
     title: str
     cell: Callable[[Object, datetime], Cell]
-    wide: bool = False
-    type: str = "string"
-    format: str = ""
+    wide: bool
+    type: str
 
 
 def human_duration(seconds: float) -> str:
@@ -59,7 +89,7 @@ def _two(high: int, high_unit: str, low: int, low_unit: str) -> str:
     return f"{high}{high_unit}{low}{low_unit}" if low else f"{high}{high_unit}"
 
 
-def since(moment: object, now: datetime) -> str:
+def _since(moment: object, now: datetime) -> str:
     """Return the age of a timestamp, `<unknown>` for none."""
     try:
         return human_duration((now - datetime.fromisoformat(str(moment))).total_seconds())
@@ -67,53 +97,17 @@ def since(moment: object, now: datetime) -> str:
         return UNKNOWN
 
 
-def path(*steps: str, absent: str = NONE) -> Callable[[Object, datetime], Cell]:
-    """Return a cell with the text at a path of the object."""
-
-    def cell(body: Object, _: datetime) -> Cell:
-        value = _at(body, steps)
-        return absent if value is None or value == "" else str(value)
-
-    return cell
+def _at(body: object, path: str) -> object:
+    for step in path.split("."):
+        body = body.get(step) if isinstance(body, dict) else None
+    return body
 
 
-def _at(body: Object, steps: tuple[str, ...]) -> object:
-    value: object = body
-    for step in steps:
-        value = value.get(step) if isinstance(value, dict) else None
-    return value
-
-
-def whole(value: object) -> int:
-    """Return a number, 0 for anything else."""
+def _whole(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def number(*steps: str) -> Callable[[Object, datetime], Cell]:
-    """Return a cell with the number at a path of the object, 0 where there is none."""
-    return lambda body, _: whole(_at(body, steps))
-
-
-def out_of(ready: tuple[str, ...], total: tuple[str, ...]) -> Callable[[Object, datetime], Cell]:
-    """Return a cell with a count and a total: `2/3`."""
-    return lambda body, now: f"{number(*ready)(body, now)}/{number(*total)(body, now)}"
-
-
-def pairs(*steps: str) -> Callable[[Object, datetime], Cell]:
-    """Return a cell with the map at a path of the object: `a=b,c=d`."""
-
-    def cell(body: Object, _: datetime) -> Cell:
-        for step in steps:
-            body = section(body, step)
-        return ",".join(f"{key}={value}" for key, value in sorted(body.items())) or NONE
-
-    return cell
-
-
-ROLE = "node-role.kubernetes.io/"
-
-
-def _ready(pod: Object, _: datetime) -> Cell:
+def _pod_ready(pod: Object, _: datetime) -> Cell:
     spec, status = section(pod, "spec"), section(pod, "status")
     first = elements(spec, "initContainers")
     sidecars = {item.get("name") for item in first if item.get("restartPolicy") == "Always"}
@@ -126,7 +120,7 @@ def _ready(pod: Object, _: datetime) -> Cell:
     return f"{up}/{len(elements(spec, 'containers')) + len(sidecars)}"
 
 
-def pod_status(pod: Object) -> str:
+def _pod_status(pod: Object, _: datetime) -> Cell:
     """Return the word in the STATUS column: the reason if the pod has one, else the phase."""
     status = section(pod, "status")
     if metadata(pod).get("deletionTimestamp"):
@@ -144,7 +138,7 @@ def pod_status(pod: Object) -> str:
 
 def _restarts(pod: Object, _: datetime) -> Cell:
     statuses = elements(section(pod, "status"), "containerStatuses")
-    return str(sum(whole(item.get("restartCount")) for item in statuses))
+    return str(sum(_whole(item.get("restartCount")) for item in statuses))
 
 
 def _gates(pod: Object, _: datetime) -> Cell:
@@ -168,23 +162,18 @@ def _roles(node: Object, _: datetime) -> Cell:
     return ",".join(roles) or NONE
 
 
-def _address(kind: str) -> Callable[[Object, datetime], Cell]:
-    def cell(node: Object, _: datetime) -> Cell:
-        for item in elements(section(node, "status"), "addresses"):
-            if item.get("type") == kind:
-                return str(item.get("address"))
-        return NONE
-
-    return cell
+def _address(node: Object, kind: str) -> Cell:
+    addresses = elements(section(node, "status"), "addresses")
+    return next((str(item.get("address")) for item in addresses if item.get("type") == kind), NONE)
 
 
 def _last_seen(event: Object, now: datetime) -> Cell:
     series = section(event, "series").get("lastObservedTime")
-    return since(series or event.get("lastTimestamp") or event.get("eventTime"), now)
+    return _since(series or event.get("lastTimestamp") or event.get("eventTime"), now)
 
 
 def _first_seen(event: Object, now: datetime) -> Cell:
-    return since(event.get("firstTimestamp") or event.get("eventTime"), now)
+    return _since(event.get("firstTimestamp") or event.get("eventTime"), now)
 
 
 def _involved(event: Object, _: datetime) -> Cell:
@@ -199,24 +188,9 @@ def _source(event: Object, _: datetime) -> Cell:
     return f"{component}, {host}" if host else str(component)
 
 
-def _count(event: Object, _: datetime) -> Cell:
-    return whole(section(event, "series").get("count")) or whole(event.get("count")) or 1
-
-
-def _entries(body: Object, _: datetime) -> Cell:
-    return len(section(body, "data")) + len(section(body, "binaryData"))
-
-
-def _containers(field: str) -> Callable[[Object, datetime], Cell]:
-    def cell(body: Object, _: datetime) -> Cell:
-        spec = section(section(section(body, "spec"), "template"), "spec")
-        return ",".join(str(item.get(field)) for item in elements(spec, "containers"))
-
-    return cell
-
-
-def _selector(body: Object, _: datetime) -> Cell:
-    return selector_text(section(section(body, "spec"), "selector")) or NONE
+def _containers(body: Object, field: str) -> Cell:
+    containers = elements(section(section(section(body, "spec"), "template"), "spec"), "containers")
+    return ",".join(str(item.get(field)) for item in containers)
 
 
 def _job_status(job: Object, _: datetime) -> Cell:
@@ -229,10 +203,10 @@ def _job_status(job: Object, _: datetime) -> Cell:
 
 
 def _completions(job: Object, _: datetime) -> Cell:
-    spec, succeeded = section(job, "spec"), whole(section(job, "status").get("succeeded"))
+    spec, succeeded = section(job, "spec"), _whole(section(job, "status").get("succeeded"))
     if spec.get("completions") is not None:
         return f"{succeeded}/{spec['completions']}"
-    parallelism = whole(spec.get("parallelism"))
+    parallelism = _whole(spec.get("parallelism"))
     return f"{succeeded}/1 of {parallelism}" if parallelism > 1 else f"{succeeded}/1"
 
 
@@ -240,7 +214,7 @@ def _job_duration(job: Object, now: datetime) -> Cell:
     status = section(job, "status")
     ended = status.get("completionTime")
     until = datetime.fromisoformat(str(ended)) if ended else now
-    return since(status["startTime"], until) if status.get("startTime") else ""
+    return _since(status["startTime"], until) if status.get("startTime") else ""
 
 
 def _service_ports(service: Object, _: datetime) -> Cell:
@@ -248,132 +222,64 @@ def _service_ports(service: Object, _: datetime) -> Cell:
     return ",".join(f"{item.get('port')}/{item.get('protocol', 'TCP')}" for item in ports) or NONE
 
 
-NAME = Column("Name", lambda body, _: name_of(body), format="name")
-AGE = Column("Age", lambda body, now: since(metadata(body).get("creationTimestamp"), now))
-GENERIC = (NAME, AGE)
-
-_INFO = ("status", "nodeInfo")
-_POD_COLUMNS = (
-    NAME,
-    Column("Ready", _ready),
-    Column("Status", lambda pod, _: pod_status(pod)),
-    Column("Restarts", _restarts),
-    AGE,
-    Column("IP", path("status", "podIP"), wide=True),
-    Column("Node", path("spec", "nodeName"), wide=True),
-    Column("Nominated Node", path("status", "nominatedNodeName"), wide=True),
-    Column("Readiness Gates", _gates, wide=True),
-)
-_NODE_COLUMNS = (
-    NAME,
-    Column("Status", _node_status),
-    Column("Roles", _roles),
-    AGE,
-    Column("Version", path(*_INFO, "kubeletVersion", absent="")),
-    Column("Internal-IP", _address("InternalIP"), wide=True),
-    Column("External-IP", _address("ExternalIP"), wide=True),
-    Column("OS-Image", path(*_INFO, "osImage", absent=UNKNOWN), wide=True),
-    Column("Kernel-Version", path(*_INFO, "kernelVersion", absent=UNKNOWN), wide=True),
-    Column("Container-Runtime", path(*_INFO, "containerRuntimeVersion", absent=UNKNOWN), wide=True),
-)
-_EVENT_COLUMNS = (
-    Column("Last Seen", _last_seen),
-    Column("Type", path("type", absent="")),
-    Column("Reason", path("reason", absent="")),
-    Column("Object", _involved),
-    Column("Subobject", path("involvedObject", "fieldPath", absent=""), wide=True),
-    Column("Source", _source, wide=True),
-    Column("Message", lambda event, _: str(event.get("message") or "").strip()),
-    Column("First Seen", _first_seen, wide=True),
-    Column("Count", _count, wide=True, type="integer"),
-    Column("Name", lambda event, _: name_of(event), wide=True, format="name"),
-)
-
-_MADE_OF = (
-    Column("Containers", _containers("name"), wide=True),
-    Column("Images", _containers("image"), wide=True),
-    Column("Selector", _selector, wide=True),
-)
-
-
-def _counts(**paths: str) -> tuple[Column, ...]:
-    """Return columns of numbers, each from a field of the spec or the status."""
-    cells = {title: number(*field.split(".")) for title, field in paths.items()}
-    return tuple(
-        Column(title.replace("_", "-"), cell, type="integer") for title, cell in cells.items()
-    )
-
-
-_SET_READY = Column("Ready", out_of(("status", "readyReplicas"), ("spec", "replicas")))
-_DAEMON_COUNTS = {
-    "Desired": "status.desiredNumberScheduled",
-    "Current": "status.currentNumberScheduled",
-    "Ready": "status.numberReady",
-    "Up_to_date": "status.updatedNumberScheduled",
-    "Available": "status.numberAvailable",
-}
-
-_COLUMNS: dict[str, tuple[Column, ...]] = {
-    "daemonsets.apps": (
-        NAME,
-        *_counts(**_DAEMON_COUNTS),
-        Column("Node Selector", pairs("spec", "template", "spec", "nodeSelector")),
-        AGE,
-        *_MADE_OF,
+_CELLS: dict[str, Callable[[Object, datetime], Cell]] = {
+    "age": lambda body, now: _since(metadata(body).get("creationTimestamp"), now),
+    "completions": _completions,
+    "containers": lambda body, _: _containers(body, "name"),
+    "count": lambda event, _: (
+        _whole(section(event, "series").get("count")) or _whole(event.get("count")) or 1
     ),
-    "deployments.apps": (
-        NAME,
-        _SET_READY,
-        *_counts(Up_to_date="status.updatedReplicas", Available="status.availableReplicas"),
-        AGE,
-        *_MADE_OF,
-    ),
-    "jobs.batch": (
-        NAME,
-        Column("Status", _job_status),
-        Column("Completions", _completions),
-        Column("Duration", _job_duration),
-        AGE,
-        *_MADE_OF,
-    ),
-    "replicasets.apps": (
-        NAME,
-        *_counts(Desired="spec.replicas", Current="status.replicas", Ready="status.readyReplicas"),
-        AGE,
-        *_MADE_OF,
-    ),
-    "services": (
-        NAME,
-        Column("Type", path("spec", "type", absent="ClusterIP")),
-        Column("Cluster-IP", path("spec", "clusterIP")),
-        Column("External-IP", lambda *_: NONE),
-        Column("Port(s)", _service_ports),
-        AGE,
-        Column("Selector", pairs("spec", "selector"), wide=True),
-    ),
-    "statefulsets.apps": (NAME, _SET_READY, AGE, *_MADE_OF[:2]),
-    PODS.table: _POD_COLUMNS,
-    NODES.table: _NODE_COLUMNS,
-    EVENTS.table: _EVENT_COLUMNS,
-    NAMESPACES.table: (NAME, Column("Status", path("status", "phase")), AGE),
-    "configmaps": (NAME, Column("Data", _entries, type="integer"), AGE),
-    "leases.coordination.k8s.io": (
-        NAME,
-        Column("Holder", path("spec", "holderIdentity", absent="")),
-        AGE,
-    ),
-    "priorityclasses.scheduling.k8s.io": (
-        NAME,
-        Column("Value", path("value", absent="0"), type="integer"),
-        Column("Global-Default", path("globalDefault", absent="False")),
-        AGE,
-    ),
+    "duration": _job_duration,
+    "entries": lambda body, _: len(section(body, "data")) + len(section(body, "binaryData")),
+    "external_ip": lambda node, _: _address(node, "ExternalIP"),
+    "first_seen": _first_seen,
+    "gates": _gates,
+    "images": lambda body, _: _containers(body, "image"),
+    "internal_ip": lambda node, _: _address(node, "InternalIP"),
+    "involved": _involved,
+    "job_status": _job_status,
+    "last_seen": _last_seen,
+    "message": lambda event, _: str(event.get("message") or "").strip(),
+    "name": lambda body, _: name_of(body),
+    "node_status": _node_status,
+    "pod_ready": _pod_ready,
+    "pod_status": _pod_status,
+    "ports": _service_ports,
+    "restarts": _restarts,
+    "roles": _roles,
+    "selector": lambda body, _: selector_text(section(section(body, "spec"), "selector")) or NONE,
+    "source": _source,
 }
 
 
-def columns(table: str) -> tuple[Column, ...]:
-    """Return the columns of a resource; name and age for one without an entry in the table."""
-    return _COLUMNS.get(table, GENERIC)
+def _read(source: str) -> Callable[[Object, datetime], Cell]:
+    """Return the function of a cell with this source."""
+    if source.lstrip("#").startswith("@"):
+        return _CELLS[source.lstrip("#@")]
+    if source.startswith("#"):
+        return lambda body, _: _whole(_at(body, source[1:]))
+    path, is_ratio, total = source.partition("/")
+    if is_ratio:
+        return lambda body, _: f"{_whole(_at(body, path))}/{_whole(_at(body, total))}"
+    if source.endswith("{}"):
+        return lambda body, _: _pairs(_at(body, source[:-2]))
+    path, mark, absent = source.partition("?")
+    return lambda body, _: str(_at(body, path) or (absent if mark else NONE))
+
+
+def _pairs(labels: object) -> str:
+    pairs = sorted(labels.items()) if isinstance(labels, dict) else ()
+    return ",".join(f"{key}={value}" for key, value in pairs) or NONE
+
+
+def _column(text: str) -> _Column:
+    title, _, source = text.removeprefix("*").partition("=")
+    kind = "integer" if source.startswith("#") else "string"
+    return _Column(title, _read(source or f"@{title.lower()}"), text.startswith("*"), kind)
+
+
+_TABLES = {name: [_column(part) for part in text.split(", ")] for name, text in _COLUMNS.items()}
+_GENERIC = [_column("Name"), _column("Age")]
 
 
 def table(
@@ -389,39 +295,27 @@ def table(
     `include` is the parameter `includeObject`: rows carry metadata, or with "Object" the whole
     object.
     """
-    shown_columns = columns(resource.table)
+    columns = _TABLES.get(resource.table, _GENERIC)
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": {"resourceVersion": str(version)},
-        "columnDefinitions": [_definition(column) for column in shown_columns],
-        "rows": [_row(record.body, shown_columns, now, include) for record in records],
+        "columnDefinitions": [_definition(column) for column in columns],
+        "rows": [_row(record.body, columns, now, include) for record in records],
     }
 
 
-def row_encoder(
-    resource: Resource, clock: Callable[[], datetime], include: str
-) -> Callable[[Record], bytes]:
-    """Return the function that encodes an object for a watch, as a Table of one row."""
-
-    def encode(record: Record) -> bytes:
-        one = table(resource, [record], record.version, clock(), include=include)
-        return to_json(one)
-
-    return encode
-
-
-def _definition(column: Column) -> Object:
+def _definition(column: _Column) -> Object:
     return {
         "name": column.title,
         "type": column.type,
-        "format": column.format,
+        "format": "name" if column.title == "Name" else "",
         "description": "",
         "priority": int(column.wide),
     }
 
 
-def _row(body: Object, shown_columns: Sequence[Column], now: datetime, include: str) -> Object:
+def _row(body: Object, columns: Sequence[_Column], now: datetime, include: str) -> Object:
     partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
     whole = body if include == "Object" else {**partial, "metadata": metadata(body)}
-    return {"cells": [column.cell(body, now) for column in shown_columns], "object": whole}
+    return {"cells": [column.cell(body, now) for column in columns], "object": whole}

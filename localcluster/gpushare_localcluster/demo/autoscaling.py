@@ -119,7 +119,7 @@ def _group(name: str, text: str) -> Group:
         bounds[key] = int(value) if good else 0
     if match is None or not good:
         raise SettingsError(f"{GROUPS}: {name}: {text!r} is not as 4x24GiB or 4x24GiB,min=0,max=10")
-    plan = NodePlan(name, devices=(int(match[2]),) * int(match[1]))
+    plan = NodePlan(name=name, gpus=int(match[1]), gpu_memory=int(match[2]))
     template = node_document(plan, 0)
     # Each node has its own address.
     del template["status"]["addresses"]

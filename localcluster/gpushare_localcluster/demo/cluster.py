@@ -17,7 +17,6 @@ from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
 from gpushare_localcluster.client import ApiClient, HttpClient
 from gpushare_localcluster.controllers.manager import ControllerManager
-from gpushare_localcluster.demo import device_plugins
 from gpushare_localcluster.demo.autoscaling import Autoscaling
 from gpushare_localcluster.demo.board import Board
 from gpushare_localcluster.demo.manifests import (
@@ -26,11 +25,15 @@ from gpushare_localcluster.demo.manifests import (
     free_lease_document,
     metrics_endpoints_document,
 )
-from gpushare_localcluster.demo.processes import DemoProcess, ExtenderProcess, free_port
+from gpushare_localcluster.demo.processes import (
+    DemoProcess,
+    ExtenderProcess,
+    free_port,
+    start_device_plugins,
+)
 from gpushare_localcluster.demo.report import Report
 from gpushare_localcluster.demo.runner import Runner
 from gpushare_localcluster.demo.scheduler_file import with_extender
-from gpushare_localcluster.devices.admission import Devices
 from gpushare_localcluster.kubelet import Heartbeat, Kubelet
 from gpushare_localcluster.scheduler.profiles import options_from
 from gpushare_localcluster.scheduler.scheduler import Scheduler
@@ -94,7 +97,7 @@ def running(
         settings = folder / "scheduler.yaml"
         whole, remarks = with_extender(configuration, port)
         settings.write_text(yaml.safe_dump(whole), encoding="utf-8")
-        devices, processes = _device_plugins(folder, kubeconfig, report, ends)
+        devices, device_plugins = start_device_plugins(folder, kubeconfig, ends)
         driver = DRIVER if claims else ""
         extender = ExtenderProcess(folder, kubeconfig, settings, port, ui=ui, driver=driver)
         ends.callback(extender.stop)
@@ -144,28 +147,14 @@ def running(
             cycles=cycles,
             sees=lambda node: all(scheduler.sees(node) for scheduler in schedulers),
         )
-        processes = [extender, *processes]
         yield DemoCluster(
             runner=runner,
             board=board,
             report=report,
             autoscaling=autoscaling,
             extender=extender,
-            processes=processes,
+            processes=[extender, device_plugins],
             kubeconfig=kubeconfig,
             settings=settings,
             remarks=remarks,
         )
-
-
-def _device_plugins(
-    folder: Path, kubeconfig: Path, report: Report, ends: contextlib.ExitStack
-) -> tuple[Devices, list[DemoProcess]]:
-    """Start the device plug-ins; return the device managers for the kubelet, and the process."""
-    missing = device_plugins.missing()
-    if missing:
-        install = "pip install 'gpushare[device-plugin]'"
-        report.line(f"no device plug-ins, as there is no package {missing}: {install}")
-        return Devices(), []
-    devices, process = device_plugins.start(folder, kubeconfig, ends)
-    return devices, [process]

@@ -95,9 +95,9 @@ def class_document(name: str) -> Json:
 
 def template_document(plan: PodPlan, namespace: str) -> Json:
     """Return the template of the pod's claim, named like the pod."""
-    amount = f"{sum(plan.containers) // plan.gpu_count}Gi"
+    amount = f"{sum(plan.units) // plan.gpu_count}Gi"
     exactly = {
-        "deviceClassName": plan.claim_class,
+        "deviceClassName": plan.claim,
         "count": plan.gpu_count,
         "capacity": {"requests": {"memory": amount}},
     }
@@ -167,7 +167,7 @@ _CLAIM = "gpu"
 
 def node_document(plan: NodePlan, number: int) -> Json:
     """Return the Node object; `number` gives it an address."""
-    amounts = {"cpu": plan.cpu, "memory": plan.memory, "pods": "110"}
+    amounts = {"cpu": str(plan.cpu), "memory": str(plan.memory), "pods": "110"}
     labels = {"kubernetes.io/hostname": plan.name, **plan.labels}
     if plan.devices and not plan.driver:
         amounts[ALIYUN.resource] = str(sum(plan.devices))
@@ -182,7 +182,7 @@ def node_document(plan: NodePlan, number: int) -> Json:
     if plan.cordoned:
         spec["unschedulable"] = True
     if plan.taints:
-        spec["taints"] = [dict(taint) for taint in plan.taints]
+        spec["taints"] = [taint.document() for taint in plan.taints]
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -223,16 +223,16 @@ def pod_document(plan: PodPlan) -> Json:
     if plan.labels:
         meta["labels"] = dict(plan.labels)
     spec: Json = {
-        "containers": [_container(plan, index) for index in range(len(plan.containers))],
+        "containers": [_container(plan, index) for index in range(len(plan.units))],
     }
-    if plan.claim_class:
+    if plan.claim:
         spec["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": plan.name}]
     if plan.priority:
         spec["priorityClassName"] = _class_name(plan.priority)
     if plan.scheduler_name:
         spec["schedulerName"] = plan.scheduler_name
     if plan.tolerations:
-        spec["tolerations"] = [dict(toleration) for toleration in plan.tolerations]
+        spec["tolerations"] = [item.document() for item in plan.tolerations]
     if plan.spread_over:
         spec["topologySpreadConstraints"] = [
             {
@@ -264,10 +264,10 @@ def budget_document(plan: Protect) -> Json:
         "kind": "PodDisruptionBudget",
         "metadata": {"name": plan.name, "namespace": NAMESPACE},
         "spec": {
-            "maxUnavailable": plan.allowed_count,
+            "maxUnavailable": plan.allowed,
             "selector": {"matchLabels": dict(plan.labels)},
         },
-        "status": {"disruptionsAllowed": plan.allowed_count},
+        "status": {"disruptionsAllowed": plan.allowed},
     }
 
 
@@ -307,7 +307,7 @@ def _class_name(priority: int) -> str:
 
 def _annotations(plan: PodPlan) -> dict[str, str]:
     annotations: dict[str, str] = {}
-    if plan.gpu_count > 1 and not plan.claim_class:
+    if plan.gpu_count > 1 and not plan.claim:
         annotations[ALIYUN.count] = str(plan.gpu_count)
     if plan.gpu_split:
         annotations[SPLIT] = plan.gpu_split
@@ -324,17 +324,17 @@ def _annotations(plan: PodPlan) -> dict[str, str]:
 
 def _container(plan: PodPlan, index: int) -> Json:
     resources: Json = {}
-    if plan.claim_class:
+    if plan.claim:
         resources["claims"] = [{"name": _CLAIM}]
-    elif plan.containers[index]:
-        resources["limits"] = {ALIYUN.resource: str(plan.containers[index])}
+    elif plan.units[index]:
+        resources["limits"] = {ALIYUN.resource: str(plan.units[index])}
     if index == 0:
         if plan.gpu_cores:
             resources["limits"][ALIYUN.cores] = str(plan.gpu_cores)
         if plan.gpu_percent:
             resources["limits"][ALIYUN.share] = str(plan.gpu_percent)
-        resources["requests"] = {"cpu": plan.cpu, "memory": plan.memory}
-    name = "main" if len(plan.containers) == 1 else f"main-{index}"
+        resources["requests"] = {"cpu": str(plan.cpu), "memory": str(plan.memory)}
+    name = "main" if len(plan.units) == 1 else f"main-{index}"
     return {"name": name, "image": _IMAGE, "resources": resources}
 
 

@@ -11,16 +11,19 @@ import contextlib
 import ctypes
 import http.client
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
 
 from gpushare.errors import GpuShareError
 from gpushare_localcluster.client import HttpClient
+from gpushare_localcluster.devices.admission import Devices
 
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0
@@ -28,6 +31,15 @@ _POLL = 0.05
 _LOG_LINES = 15
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+_DEVICE_PLUGINS = "gpushare_localcluster.devices.plugins"
+_LONGEST_FOLDER = 70
+"""Upper bound on the length of the folder's path; a socket path has at most 107 characters, and the
+names in the folder add up to 37.
+"""
+_MOST_NODES = 200
+"""Upper bound on nodes with a device plug-in: each has 17 threads."""
+_FILES_OF_A_NODE = 8
+_OTHER_FILES = 400
 
 
 class ProcessFailed(GpuShareError):
@@ -143,6 +155,44 @@ class ExtenderProcess(DemoProcess):
                 time.sleep(_POLL)
         finally:
             health.close()
+
+
+def start_device_plugins(
+    folder: Path, kubeconfig: Path, ends: contextlib.ExitStack
+) -> tuple[Devices, DemoProcess]:
+    """Return the device managers of nodes, and the process of the device plug-ins.
+
+    folder: of the demo. ends: gets callbacks that end both.
+    """
+    # Otherwise gRPC prints a line when this process starts another one.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    from gpushare_localcluster.devices.nodes import NodeDevices  # noqa: PLC0415 -- it needs gRPC
+
+    sockets = folder
+    if len(str(folder)) > _LONGEST_FOLDER:
+        short = tempfile.TemporaryDirectory(prefix="gpushare-demo-", dir="/tmp")
+        sockets = Path(ends.enter_context(short))
+    log = folder / "device-plugins.log"
+    node_limit = most_nodes()
+    words = (str(kubeconfig), str(sockets), str(os.getpid()))
+    process = DemoProcess("the device plug-ins' process", log, _DEVICE_PLUGINS, *words)
+    ends.callback(process.stop)
+    process.start()
+    devices = NodeDevices(sockets, node_limit)
+    ends.callback(devices.stop)
+    return devices, process
+
+
+def most_nodes() -> int:
+    """Return on how many nodes device plug-ins may run, by the limit of open files.
+
+    The limit is raised as far as possible; later child processes inherit it.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard == resource.RLIM_INFINITY:
+        return _MOST_NODES
+    return max(0, min(_MOST_NODES, (hard - _OTHER_FILES) // _FILES_OF_A_NODE))
 
 
 def free_port() -> int:

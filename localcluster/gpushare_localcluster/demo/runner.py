@@ -34,18 +34,15 @@ from gpushare_localcluster.demo.manifests import (
     template_document,
 )
 from gpushare_localcluster.demo.plan import (
-    Apply,
-    Cordon,
-    Delete,
     Expect,
     NodePlan,
-    Pause,
     PodPlan,
     Protect,
-    Say,
     Scenario,
     Step,
+    Texts,
     WaitFor,
+    several,
 )
 from gpushare_localcluster.demo.report import Report
 from gpushare_localcluster.devices.admission import Devices
@@ -135,7 +132,7 @@ class Runner:
         for step in scenario.steps:
             is_good = self._step(step)
             good = good and is_good
-            if not is_good and isinstance(step, WaitFor):
+            if not is_good and step.wait_for:
                 # The later steps depend on this wait; their complaints would only confuse.
                 return False
         return good
@@ -232,37 +229,38 @@ class Runner:
             raise ApiUnavailable("there are still claims of pods that were deleted", 0)
 
     def _step(self, step: Step) -> bool:
-        if isinstance(step, WaitFor):
-            return self._wait_for(step)
-        if isinstance(step, Expect):
-            return self._expect(step)
-        self._act(step)
-        return True
-
-    def _act(self, step: Say | Apply | Delete | Cordon | Protect | Pause) -> None:
-        if isinstance(step, Say):
-            self._report.say(step.text)
-        elif isinstance(step, Pause):
-            time.sleep(step.seconds)
-        elif isinstance(step, Apply):
-            for pod in step.pods:
+        """Run a step; return whether it, a wait or an expectation, held."""
+        if step.wait_for:
+            return self._wait_for(step.wait_for)
+        if step.expect:
+            return self._expect(step.expect)
+        if step.say:
+            self._report.say(step.say)
+        elif step.pause:
+            time.sleep(step.pause)
+        elif step.apply:
+            pods = several(step.apply)
+            for pod in pods:
                 self._apply(pod)
             # Later steps read the board, which gets these pods by a watch.
-            names = {pod.name for pod in step.pods}
-            self._board.wait_until(lambda pods: names <= pods.keys(), _PATIENCE * self._stretch)
-        elif isinstance(step, Delete):
-            for name in self._matching(step.patterns):
+            names = {pod.name for pod in pods}
+            self._board.wait_until(lambda board: names <= board.keys(), _PATIENCE * self._stretch)
+        elif step.protect:
+            self._protect(step.protect)
+        for name in self._board.pods() if step.delete else ():
+            if _matches(name, step.delete):
                 self._delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
-        elif isinstance(step, Protect):
-            self._protect(step)
-        else:
-            self._cordon(step)
+        for name in several(step.cordon):
+            self._cordon(name, True)
+        for name in several(step.uncordon):
+            self._cordon(name, None)
+        return True
 
     def _apply(self, pod: PodPlan) -> None:
         if pod.priority:
             with contextlib.suppress(ApiConflict):
                 self._api.create(_PRIORITY_CLASSES, priority_class_document(pod.priority))
-        if pod.claim_class:
+        if pod.claim:
             templates = f"{API}/namespaces/{NAMESPACE}/resourceclaimtemplates"
             self._api.create(templates, template_document(pod, NAMESPACE))
         deadline = time.monotonic() + _PATIENCE * self._stretch
@@ -281,14 +279,12 @@ class Runner:
         document = budget_document(step)
         self._api.create(_budget_path({**document["metadata"], "name": ""}), document)
         labels = ", ".join(f"{key}={value}" for key, value in step.labels.items())
-        self._report.say(f"of the pods with {labels}, {step.allowed_count} may be evicted")
+        self._report.say(f"of the pods with {labels}, {step.allowed} may be evicted")
 
-    def _cordon(self, step: Cordon) -> None:
-        word = "closed" if step.unschedulable else "opened"
-        for name in step.nodes:
-            change: Json = {"spec": {"unschedulable": True if step.unschedulable else None}}
-            self._api.patch(f"/api/v1/nodes/{name}", change, MERGE_PATCH)
-            self._report.say(f"node {name} is {word}")
+    def _cordon(self, name: str, unschedulable: bool | None) -> None:
+        change: Json = {"spec": {"unschedulable": unschedulable}}
+        self._api.patch(f"/api/v1/nodes/{name}", change, MERGE_PATCH)
+        self._report.say(f"node {name} is {'closed' if unschedulable else 'opened'}")
 
     def _wait_for(self, step: WaitFor) -> bool:
         timeout = step.timeout * self._stretch
@@ -300,7 +296,7 @@ class Runner:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         late = ", ".join(names[:_MOST_NAMES]) + more
         self._report.expectation(
-            f"{', '.join(step.patterns)}: {step.state} within {timeout:g} s",
+            f"{', '.join(several(step.pods))}: {step.state} within {timeout:g} s",
             f"not so: {late}{reasons}",
         )
         return False
@@ -308,7 +304,7 @@ class Runner:
     def _expect(self, step: Expect) -> bool:
         deadline = time.monotonic() + _PATIENCE * self._stretch
         while True:
-            text = complaint(step.check, self._facts())
+            text = complaint(step, self._facts())
             if text is None or time.monotonic() > deadline:
                 self._report.expectation(step.words, text)
                 return text is None
@@ -357,9 +353,6 @@ class Runner:
             time.sleep(_POLL)
         return True
 
-    def _matching(self, patterns: tuple[str, ...]) -> list[str]:
-        return [name for name in self._board.pods() if _matches(name, patterns)]
-
     def _delete(self, path: str) -> None:
         try:
             self._api.delete(path, grace_seconds=0)
@@ -377,13 +370,13 @@ def _budget_path(meta: Json) -> str:
 def _late(step: WaitFor, pods: dict[str, PodState]) -> list[str]:
     """Return the pods that are not in the state yet, and patterns without a match."""
     if step.state == "gone":
-        return [name for name in pods if _matches(name, step.patterns)]
-    late = [p for p in step.patterns if not any(fnmatchcase(name, p) for name in pods)]
+        return [name for name in pods if _matches(name, step.pods)]
+    late = [p for p in several(step.pods) if not any(fnmatchcase(name, p) for name in pods)]
     ready = _READY[step.state]
     # The state is checked first: matching the names of all pods would take a tenth of a demo's CPU.
-    late += [n for n, pod in pods.items() if not ready(pod) and _matches(n, step.patterns)]
+    late += [n for n, pod in pods.items() if not ready(pod) and _matches(n, step.pods)]
     return late
 
 
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+def _matches(name: str, patterns: Texts | None) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in several(patterns))

@@ -11,7 +11,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.yamlfile import read_as_kubernetes
 from gpushare_localcluster.demo.manifests import scheduler_config
-from gpushare_localcluster.demo.placed import ScenarioError
+from gpushare_localcluster.demo.plan import ScenarioError
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.profiles import build_frameworks, options_from
 

@@ -4,6 +4,8 @@ Assigned pods are in the cache, pending ones in the queue, and a change of eithe
 pods. Knows no API server and no thread: the owner holds the lock.
 """
 
+from collections.abc import Mapping
+
 from gpushare_localcluster.scheduler.cache import Cache
 from gpushare_localcluster.scheduler.cluster_events import (
     Action,
@@ -12,7 +14,7 @@ from gpushare_localcluster.scheduler.cluster_events import (
     node_actions,
     pod_actions,
 )
-from gpushare_localcluster.scheduler.handle import WaitingPods
+from gpushare_localcluster.scheduler.handle import WaitingPod
 from gpushare_localcluster.scheduler.objects import Json, PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.queue import SchedulingQueue
 
@@ -28,7 +30,7 @@ class Feed:
         self,
         queue: SchedulingQueue,
         cache: Cache,
-        waiting_pods: WaitingPods,
+        waiting_pods: Mapping[str, WaitingPod],
         scheduler_names: frozenset[str],
     ) -> None:
         self._queue = queue

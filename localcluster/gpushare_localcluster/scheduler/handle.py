@@ -6,7 +6,7 @@ wait at Permit are assumed on a node, reserved, and not bound yet; plug-ins allo
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.wire.budgets import DisruptionBudget
@@ -66,45 +66,9 @@ class WaitingPod:
             self._changed.notify_all()
 
 
-class WaitingPods:
-    """All waiting pods, by UID."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pods: dict[str, WaitingPod] = {}
-
-    def add(self, pod: WaitingPod) -> None:
-        """Add a waiting pod."""
-        with self._lock:
-            self._pods[pod.pod.uid] = pod
-
-    def remove(self, uid: str) -> None:
-        """Remove a pod after its wait."""
-        with self._lock:
-            self._pods.pop(uid, None)
-
-    def get(self, uid: str) -> WaitingPod | None:
-        """Return the waiting pod of that UID, or None."""
-        with self._lock:
-            return self._pods.get(uid)
-
-    def __iter__(self) -> Iterator[WaitingPod]:
-        """Iterate over the current waiting pods."""
-        with self._lock:
-            return iter(tuple(self._pods.values()))
-
-
 Nominated = Mapping[str, Sequence[PodView]]
 """Node -> the pending pods that are nominated for the node."""
 Evict = Callable[[PodView, Candidate], None]
-
-
-def _nobody(_pod: PodView, _candidate: Candidate) -> None:
-    """Evict no pod."""
-
-
-def _no_labels(_namespace: str) -> Mapping[str, str]:
-    return {}
 
 
 @dataclass
@@ -112,8 +76,8 @@ class Handle:
     """The handle of one scheduler.
 
     api: the API server's client, None in a dry run. snapshot: all nodes at the start of the cycle.
-    profiles: by schedulerName. waiting_pods: the pods that Permit delays. evict: evicts victims.
-    activate: makes pending pods ready at once. nominated: the nominated pods by node.
+    profiles: by schedulerName. waiting_pods: the pods that Permit delays, by UID. evict: evicts
+    victims. activate: makes pending pods ready at once. nominated: the nominated pods by node.
     namespace_labels: of a namespace. default_selector: the LabelSelector of a pod's Services and
     controller; a plug-in that calls it sets spreads_by_default in its constructor, since otherwise
     Services and controllers are not watched. claims: of DynamicResources, which sets uses_claims
@@ -124,12 +88,12 @@ class Handle:
     extenders: Sequence[HttpExtender] = ()
     snapshot: Snapshot = field(default_factory=lambda: Snapshot(()))
     profiles: dict[str, Framework] = field(default_factory=dict)
-    waiting_pods: WaitingPods = field(default_factory=WaitingPods)
+    waiting_pods: dict[str, WaitingPod] = field(default_factory=dict)
     budgets: Callable[[], Sequence[DisruptionBudget]] = tuple
-    evict: Evict = _nobody
+    evict: Evict = lambda _pod, _candidate: None
     activate: Callable[[Iterable[PodView]], None] = lambda _pods: None
     nominated: Callable[[], Nominated] = dict
-    namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
+    namespace_labels: Callable[[str], Mapping[str, str]] = lambda _namespace: {}
     default_selector: Callable[[PodView], Json | None] = lambda _pod: None
     spreads_by_default: bool = False
     claims: Claims = field(default_factory=Claims)

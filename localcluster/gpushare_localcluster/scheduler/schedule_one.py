@@ -75,7 +75,7 @@ class ScheduleOne:
 
     def stop(self) -> None:
         """Finish the running bindings."""
-        for pod in self._handle.waiting_pods:
+        for pod in tuple(self._handle.waiting_pods.values()):
             pod.reject("", "the scheduler stops")
         deadline = time.monotonic() + _STOP_SECONDS
         for thread in tuple(self._binders):
@@ -113,7 +113,7 @@ class ScheduleOne:
         self._activate_asked(decision)
         self._observer(decision)
         if waits:
-            self._handle.waiting_pods.add(WaitingPod(pod, node, waits))
+            self._handle.waiting_pods[pod.uid] = WaitingPod(pod, node, waits)
         # In a new thread: any number of pods may wait at Permit or in an extender's bind without
         # blocking others.
         bind = self._bind_later if waits else self._bind
@@ -157,7 +157,7 @@ class ScheduleOne:
             try:
                 status = waiting_pod.wait()
             finally:
-                self._handle.waiting_pods.remove(pod.uid)
+                self._handle.waiting_pods.pop(pod.uid, None)
         if status.ok:
             status = framework.run_pre_bind(state, pod, node)
         if status.ok:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_localcluster.demo.scenario import load_scenario
-from gpushare_localcluster.demo.shipped import shipped
+from gpushare_localcluster.demo.scenario import load_scenario, shipped
 from tests.contract.apiserver.conftest import SERVER
 from tests.contract.scheduling.clusters import Cluster
 

@@ -46,11 +46,14 @@ def keeps_cores_of_the_gone(original: Any) -> Any:
 def _reserves_by_memory(original: Any) -> Any:
     """Reserved room has to fit by memory, regardless of free compute."""
 
-    def has_room(self: Any, node: str, device: int, units: int, request: Any) -> bool:
+    def has_room(
+        self: Any, node: str, device: int, units: int, request: Any, *, counted: bool = False
+    ) -> bool:
         row, (cores, *_) = self.row[node], self._percents
         cores_before = cores[row].copy()
         cores[row] = 0
-        fits = bool(original(self, node, device, units, _beside_others(request)))
+        request = _beside_others(request)
+        fits = bool(original(self, node, device, units, request, counted=counted))
         cores[row] = cores_before
         return fits
 
@@ -80,8 +83,8 @@ def _beside_others(request: Any) -> Any:
 
 
 def _reserves_beside_others(original: Any) -> Any:
-    return lambda self, node, device, units, request: original(
-        self, node, device, units, _beside_others(request)
+    return lambda self, node, device, units, request, *, counted=False: original(
+        self, node, device, units, _beside_others(request), counted=counted
     )
 
 
@@ -94,9 +97,14 @@ def shares_a_device_wholly_asked_for(original: Any) -> Any:
 
 def _reserves_without_cores(original: Any) -> Any:
     by_memory = _reserves_by_memory(original)
-    return lambda self, node, device, units, request: (original if request.cores else by_memory)(
-        self, node, device, units, request
-    )
+
+    def has_room(
+        self: Any, node: str, device: int, units: int, request: Any, *, counted: bool = False
+    ) -> bool:
+        rule = original if request.cores else by_memory
+        return bool(rule(self, node, device, units, request, counted=counted))
+
+    return has_room
 
 
 @mutant("C19", "who asks for no compute fits where all of it is given", Snapshot, "left",

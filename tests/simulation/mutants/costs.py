@@ -19,7 +19,7 @@ from gpushare.extender.follow.group_members import GroupMembers
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource
 from gpushare.extender.verbs.holds import Holds
 from gpushare.kube.responses import LineSplitter
-from gpushare.trace import rows
+from gpushare.trace import nodes_and_pods
 from gpushare.wire import budgets, demands, events, pods
 from gpushare.wire.annotations import LARGEST_ANNOTATIONS
 from gpushare.yamlfile import BoundedLoader
@@ -175,11 +175,11 @@ def follows_every_alias(original: Any) -> Any:
     return yaml.SafeLoader.compose_node
 
 
-@mutant("T17", "a small file is unpacked to any size", rows, "_text",
+@mutant("T17", "a small file is unpacked to any size", nodes_and_pods, "_text",
         test=f"{_UNIT}/trace/test_nodes_and_pods.py::"
         "test_a_small_file_that_unpacks_to_more_than_the_bound_is_refused")  # fmt: skip
 def unpacks_to_any_size(original: Any) -> Any:
-    return _without_bound(original, rows, "_MAX_BYTES")
+    return _without_bound(original, nodes_and_pods, "_MAX_BYTES")
 
 
 # -- rights --------------------------------------------------------------------------------------

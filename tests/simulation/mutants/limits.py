@@ -27,9 +27,9 @@ def charges_the_limit(original: Any) -> Any:
         test="tests/unit/wire/test_pods.py::"
         "test_a_limit_that_makes_no_sense_is_refused_with_what_to_write")  # fmt: skip
 def asks_for_no_label(original: Any) -> Any:
-    def limit(sums: Any, annotations: Any, node_selector: Any, names: Any) -> Any:
+    def limit(sums: Any, text: Any, node_selector: Any, names: Any) -> Any:
         del node_selector
-        return original(sums, annotations, {device_request.LIMITS_LABEL: "true"}, names)
+        return original(sums, text, {device_request.LIMITS_LABEL: "true"}, names)
 
     return limit
 

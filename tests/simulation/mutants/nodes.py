@@ -14,7 +14,7 @@ from gpushare.extender.follow import watch_handlers
 from gpushare.extender.follow.watch_handlers import UnhealthyEventHandler
 from gpushare.ledger import books
 from gpushare.ledger.books import Store
-from gpushare.wire import nodes, pods
+from gpushare.wire import device_request, nodes
 from tests.simulation.mutants.museum import mutant
 
 
@@ -164,7 +164,7 @@ def waits_for_the_mark(original: Any) -> Any:
     return property(charge)
 
 
-@mutant("C10", "the original counts regular containers alone", pods, "peak")
+@mutant("C10", "the original counts regular containers alone", device_request, "peak")
 def forgets_init_containers(original: Any) -> Any:
     del original
 

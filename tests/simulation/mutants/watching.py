@@ -135,10 +135,12 @@ def answers_before_it_is_synced(original: Any) -> Any:
 def _unsigned_room(original: Any) -> Any:
     del original
 
-    def has_room(self: Any, node: str, device: int, units: int, request: Any) -> bool:
+    def has_room(
+        self: Any, node: str, device: int, units: int, request: Any, *, counted: bool = False
+    ) -> bool:
         row = self.row[node]
-        free = int(self._capacity[row, device] - self._used[row, device]) % 2**32
-        return free >= units
+        used = self._used[row, device] - counted * units
+        return int(self._capacity[row, device] - used) % 2**32 >= units
 
     return has_room
 

@@ -12,13 +12,12 @@ import pytest
 
 from gpushare.cli.defrag import main
 from gpushare.explain.defrag import CHECKPOINT, _is_bound_by_more
-from gpushare.wire.claimant import may_wait
 from gpushare.wire.demands import demands_of
 from gpushare.wire.device_request import SPLIT
 from gpushare.wire.groups import group_of
 from gpushare.wire.moves import kept_owned
 from gpushare.wire.objects import OWNED_PODS, OwnedPod, controller_of
-from gpushare.wire.pods import has_ended, priority_of
+from gpushare.wire.pods import has_ended, may_wait, priority_of
 from tests.support.figures import ROOT, renew, shown
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
 from tests.unit.cli.test_inspect_claims import slice_on

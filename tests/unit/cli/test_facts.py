@@ -41,13 +41,7 @@ def both(
 @pytest.mark.parametrize("cores", [{}, {ALIYUN.cores: "20"}])
 @pytest.mark.parametrize(
     "annotations",
-    [
-        {},
-        {ALIYUN.policy: "no policy"},
-        {NOT_UUIDS: "no uuid"},
-        {SPLIT: "1+2"},
-        {ALIYUN.count: "3"},
-    ],
+    [{}, {ALIYUN.policy: "no policy"}, {NOT_UUIDS: "no uuid"}, {SPLIT: "1+2"}, {ALIYUN.count: "3"}],
 )
 def test_a_bound_pod_is_read_as_the_books_hold_it(
     annotations: dict[str, str], cores: dict[str, str]

@@ -32,10 +32,7 @@ def claim(name: str, gib: int, *shares: tuple[str, str], shared: bool = True, **
         for pool, names in shares
     ]
     terms = [{"matchFields": [{"key": "metadata.name", "values": [pool]}]} for pool, _ in shares]
-    allocation = {
-        "devices": {"results": results},
-        "nodeSelector": {"nodeSelectorTerms": terms[:1]},
-    }
+    allocation = {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": terms[:1]}}
     users = [{"resource": "pods", "name": f"uses-{name}", "uid": "u"}]
     asks = {"name": "gpu", "exactly": exactly(f"{gib}Gi") | more}
     return {
@@ -138,13 +135,7 @@ def test_the_document_has_all_of_them(cluster: FakeKubectl, inspect: Inspect) ->
         "units": 10,
         "node": "n1",
         "devices": [
-            {
-                "driver": DRIVER,
-                "pool": "n1",
-                "device": "gpu-2",
-                "uuid": "GPU-102",
-                "allocated": 10,
-            }
+            {"driver": DRIVER, "pool": "n1", "device": "gpu-2", "uuid": "GPU-102", "allocated": 10}
         ],
         "pods": ["uses-small"],
     }

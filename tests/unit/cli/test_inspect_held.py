@@ -14,8 +14,8 @@ from gpushare.daemon.health import HealthServer
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.tell.metrics import Metrics
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.held import HeldPlace, encode_held
+from gpushare.wire.pods import Claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.cli.fake_kubectl import FakeKubectl, node, pending, pod
 from tests.unit.extender.kit import managed_resource
@@ -39,11 +39,7 @@ def resource() -> ManagedResource:
 @pytest.fixture
 def explainer(resource: ManagedResource) -> Explainer:
     return Explainer(
-        ScriptedApi(),
-        ManagedResources((resource,)),
-        "GiB",
-        not_ready=str,
-        called=lambda _: False,
+        ScriptedApi(), ManagedResources((resource,)), "GiB", not_ready=str, called=lambda _: False
     )
 
 

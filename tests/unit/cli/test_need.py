@@ -123,10 +123,7 @@ def test_what_compute_strands_on_new_nodes_is_not_free(tables: list[str], capsys
 
 
 def test_the_page_shows_an_answer_as_it_is(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capsys,
-    pytestconfig: pytest.Config,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys, pytestconfig: pytest.Config
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("nodes.csv").write_text(NODES.replace("cpu-1,8000,1024,0,,\n", ""))

@@ -49,9 +49,7 @@ def test_each_shape_that_is_needed_is_told_to_each_autoscaler(
         "kind": "NodeOverlay",
         "metadata": {"name": "gpushare-like-a"},
         "spec": {
-            "requirements": [
-                {"key": "gpushare.io/shape", "operator": "In", "values": ["8x80GiB"]},
-            ],
+            "requirements": [{"key": "gpushare.io/shape", "operator": "In", "values": ["8x80GiB"]}],
             "capacity": {
                 "aliyun.com/gpu-mem": "640",
                 "aliyun.com/gpu-core.percentage": "800",

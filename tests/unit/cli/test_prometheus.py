@@ -91,8 +91,7 @@ def test_another_answer_is_an_error_that_says_what_to_do(
 
 
 @pytest.mark.parametrize(
-    "result",
-    ["x", [1], [{}], [{"metric": [], "value": "x"}], [{"metric": {"a": 1}, "value": [1]}]],
+    "result", ["x", [1], [{}], [{"metric": [], "value": "x"}], [{"metric": {"a": 1}, "value": [1]}]]
 )
 def test_samples_of_another_form_are_left_out(server: ScriptedServer, result: object) -> None:
     document = {"status": "success", "data": {"resultType": "vector", "result": result}}

@@ -203,10 +203,7 @@ def test_a_question_about_nodes_is_refused_in_one_line(
 
 @pytest.mark.parametrize(
     ("command", "words", "prefix"),
-    [
-        (whatif, ("--pods", "8GiB"), "error: "),
-        (defrag, ("--for", "8GiB"), "gpushare defrag: "),
-    ],
+    [(whatif, ("--pods", "8GiB"), "error: "), (defrag, ("--for", "8GiB"), "gpushare defrag: ")],
 )
 def test_what_needs_the_whole_cluster_says_so_and_what_is_left(
     tenant: FakeKubectl,

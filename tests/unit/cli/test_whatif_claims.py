@@ -165,10 +165,7 @@ def test_pods_of_both_kinds_count_in_one_plan_each_on_its_nodes(
         [("pod/mixed", 1, {"a": 1})],
     )
     (cards,) = answer["others"]
-    assert (cards["resource"], fits(cards)) == (
-        CLASS,
-        [("deployment/w", 4, {"n1": 3, "n2": 1})],
-    )
+    assert (cards["resource"], fits(cards)) == (CLASS, [("deployment/w", 4, {"n1": 3, "n2": 1})])
     text = lines("--pods", file)
     assert "Now:      16 GiB of 16 GiB free on 1 device of 1 node (aliyun.com/gpu-mem)" in text
     assert (

@@ -230,7 +230,7 @@ def test_a_simulated_cluster_counts_the_pods_that_come_and_leave() -> None:
 def test_two_binds_at_once_get_different_devices() -> None:
     ledger = Ledger()
     ledger.node_changed(node("n0", 16, 16, serves_by_identity=True))
-    on_first = Allocation("n0", (0,), (4,))
+    on_first = Allocation("n0", ((0, 4),))
     ledger.assume(PodRef("ns", "a", "a"), POD, on_first, 0.0, stamp="1")
     with pytest.raises(InsufficientMemory):
         ledger.assume(PodRef("ns", "b", "b"), POD, on_first, 0.0, stamp="2")

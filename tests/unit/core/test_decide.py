@@ -104,7 +104,7 @@ def test_bind_succeeds_exactly_where_filter_says_yes(
         allocation = place(view, name, request, Ranking(POLICIES[policy]))
         assert allocation.node == name
         assert list(allocation.devices) == sorted(set(allocation.devices))
-        assert allocation.units == (request.units,) * request.devices
+        assert [units for _, units in allocation.shares] == [request.units] * request.devices
         assert set(allocation.devices) <= set(expected_devices(cluster, name, request))
         assert fits_allocation(view, allocation)
     for name, reason in verdict.failed.items():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.amounts import compute
-from gpushare.core.layout import Numbers
+from gpushare.core.layout import GroupRows, Numbers
 from gpushare.core.model import Charge, NodeSpec, Reason, Request
 from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.snapshot import Snapshot
@@ -100,6 +100,11 @@ def test_an_incremental_layout_equals_a_rebuilt_one(
     for spec in present.values():
         rebuilt.set_node(spec, [charge for charge in holding if charge.node == spec.name])
     assert as_rebuilt(view) == as_rebuilt(rebuilt.snapshot({}))
+    groups = view.group_rows
+    assert groups.nodes.tolist() == GroupRows.of(view.group, view.order).nodes.tolist()
+    for group in np.flatnonzero(groups.nodes).tolist():
+        assert view.names[groups.row[group]]
+        assert view.group[groups.row[group]] == group
     for row, name in enumerate(view.names):
         if not name:
             assert not view.capacity[row].any()

@@ -13,8 +13,9 @@ from gpushare.core.model import NodeSpec, Request
 from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.shadow_price.cpu_stranding import ETA, STEPS, index, stranded
+from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policies.shadow_price.residual_value import worth
-from gpushare.core.policies.shadow_price.scarcity import missed, scarcity
+from gpushare.core.policies.shadow_price.scarcity import ScarceGoods, missed
 from gpushare.core.snapshot import Floats
 from gpushare.core.workload import PodClass, workload_of
 from tests.unit.core.clusters import Cluster, clusters, node, requests
@@ -280,5 +281,36 @@ def test_pods_need_the_groups_with_nodes_that_fit_them_when_empty(
         frozenset(number for number, spec in zip(group, specs, strict=True) if fits(spec, cls))
         for cls in classes
     } - {frozenset(), frozenset(group)}
-    found = scarcity(snapshot, [(cls, 0.1) for cls in classes]).needed
+    found = ScarceGoods([(cls, 0.1) for cls in classes])(snapshot).needed
     assert {frozenset(np.flatnonzero(line).tolist()) for line in found} == needed
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), _NODES)), max_size=8),
+    st.dictionaries(_CLASSES, st.integers(1, 5), min_size=1, max_size=4),
+    st.sets(st.integers(1, 9)),
+)
+def test_what_a_policy_keeps_while_nodes_change_is_what_it_would_make_anew(
+    steps: list[tuple[int, NodeSpec | None]], counts: dict[PodClass, int], sizes: set[int]
+) -> None:
+    workload = replace(
+        workload_of(counts), turnover=1.0, capacities=tuple((size, 10) for size in sorted(sizes))
+    )
+    arrays, policy = NodeArrays(), ShadowPrice(workload)
+    for number, spec in steps:
+        name = f"n{number}"
+        if spec is not None:
+            arrays.set_node(replace(spec, name=name), ())
+        elif name in arrays.row:
+            arrays.remove_node(name)
+        view = arrays.snapshot({})
+        anew, policy_anew = replace(view), ShadowPrice(workload)
+        assert policy.shapes_key(view) == policy_anew.shapes_key(anew)
+        rows = np.array(sorted(view.row.values()), dtype=np.intp)
+        request = Request(1, 1, cpu=1000)
+        for kept, made in (
+            (policy.score(view, rows, request), policy_anew.score(anew, rows, request)),
+            (policy.supply(view, rows), policy_anew.supply(anew, rows)),
+            (policy.taken(view, rows, request), policy_anew.taken(anew, rows, request)),
+        ):
+            assert kept.tolist() == made.tolist()

@@ -217,7 +217,7 @@ def test_a_pod_that_is_bound_past_us_to_a_node_that_comes_later_is_there_then() 
 
 def test_a_pod_that_is_bound_past_us_is_where_it_really_is() -> None:
     traffic = Traffic([make_node("a", 8), make_node("b", 8)], shadow="binpack")
-    traffic.bind("one", Request(4, 1), Allocation("b", (0,), (4,)))
+    traffic.bind("one", Request(4, 1), Allocation("b", ((0, 4),)))
     traffic.shadow.work()
     assert traffic.used() == {"a": [0], "b": [4]}
     assert traffic.counts.inexact["not_asked"] == 1

@@ -155,6 +155,6 @@ def test_as_many_pods_go_as_there_are_too_many(limit: int, victims: list[str]) -
 def test_the_books_refuse_a_charge_beyond_the_limit() -> None:
     ledger = Ledger()
     ledger.node_changed(node("n", 16, max_sharers=1))
-    ledger.assume(PodRef("ns", "a", "a"), ONE, Allocation("n", (0,), (1,)), 0.0)
+    ledger.assume(PodRef("ns", "a", "a"), ONE, Allocation("n", ((0, 1),)), 0.0)
     with pytest.raises(InsufficientMemory, match="no room"):
-        ledger.assume(PodRef("ns", "b", "b"), ONE, Allocation("n", (0,), (1,)), 0.0)
+        ledger.assume(PodRef("ns", "b", "b"), ONE, Allocation("n", ((0, 1),)), 0.0)

@@ -142,7 +142,7 @@ def test_the_books_tell_the_charged_units_and_check_the_part() -> None:
     ledger = Ledger()
     ledger.node_changed(NODES[0])
     ref = PodRef("ns", "a", "a")
-    ledger.assume(ref, SIXTY, Allocation("small", (0,), (1,)), 0.0)
+    ledger.assume(ref, SIXTY, Allocation("small", ((0, 1),)), 0.0)
     (entry,) = ledger.dump("small")[0].entries
     assert (entry.placement, entry.charges((16,)), entry.charges(())) == (
         ((0, 1),),
@@ -150,7 +150,7 @@ def test_the_books_tell_the_charged_units_and_check_the_part() -> None:
         ((0, 1),),
     )
     with pytest.raises(InsufficientMemory, match="device 0 has no room for 60 % of the memory"):
-        ledger.assume(PodRef("ns", "b", "b"), SIXTY, Allocation("small", (0,), (1,)), 0.0)
+        ledger.assume(PodRef("ns", "b", "b"), SIXTY, Allocation("small", ((0, 1),)), 0.0)
     ledger.check()
 
 
@@ -226,12 +226,12 @@ def test_prices_count_the_units_of_most_cards() -> None:
 def test_pods_of_other_percentages_wait_for_each_other_where_units_tell_pods_apart() -> None:
     ledger = Ledger(Pairing.ON)
     ledger.node_changed(node("n", 16, 16))
-    ledger.assume(PodRef("ns", "a", "a"), SIXTY, Allocation("n", (0,), (1,)), 0.0)
+    ledger.assume(PodRef("ns", "a", "a"), SIXTY, Allocation("n", ((0, 1),)), 0.0)
     quarter = replace(SIXTY, percents=with_share(0, 25))
     with pytest.raises(InsufficientMemory, match="an equal pod waits for the device plug-in"):
-        ledger.assume(PodRef("ns", "b", "b"), quarter, Allocation("n", (1,), (1,)), 0.0)
+        ledger.assume(PodRef("ns", "b", "b"), quarter, Allocation("n", ((1, 1),)), 0.0)
     with pytest.raises(InsufficientMemory, match="device 0 has no room for 60 % of the memory"):
-        ledger.assume(PodRef("ns", "c", "c"), SIXTY, Allocation("n", (0,), (1,)), 0.0)
+        ledger.assume(PodRef("ns", "c", "c"), SIXTY, Allocation("n", ((0, 1),)), 0.0)
     chosen = place(ledger.snapshot(), "n", quarter, Ranking(NoPreference()))
     assert chosen.devices == (0,)
     ledger.assume(PodRef("ns", "b", "b"), quarter, chosen, 0.0)

@@ -72,7 +72,8 @@ def test_it_fits_exactly_where_its_parts_can_be_laid_out(
     assert set(verdict.fit) == {name for name in cluster.names if laid_out(cluster, name, request)}
     for name in verdict.fit:
         allocation = place(view, name, request, Ranking(POLICIES[policy]))
-        assert sorted(allocation.units, reverse=True) == list(request.split)
+        units = [units for _, units in allocation.shares]
+        assert sorted(units, reverse=True) == list(request.split)
         assert list(allocation.devices) == sorted({*allocation.devices})
         assert fits_allocation(view, allocation)
         assert {*allocation.devices} <= {*wanted_devices(cluster, name, request)}

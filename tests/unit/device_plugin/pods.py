@@ -87,7 +87,8 @@ def pod_json(
     request = request_of(decoded(body), ALIYUN)
     if request.total:
         item = request.total // len(devices)
-        given = Allocation("node", tuple(devices), (item,) * len(devices), tuple(uuids))
+        shares = tuple((device, item) for device in devices)
+        given = Allocation("node", shares, tuple(uuids))
         body["metadata"]["annotations"] |= encode(given, request, 16, "1", ALIYUN)
     body["metadata"]["annotations"] |= annotations or {}
     return body

@@ -4,12 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare import __version__
-from gpushare.doctor.checks.server import (
-    REQUIRED,
-    lease_rights,
-    move_rights,
-    optional_rights,
-)
+from gpushare.doctor.checks.server import REQUIRED, lease_rights, move_rights, optional_rights
 from gpushare.doctor.facts import (
     ApiServer,
     ExtenderAnswers,

@@ -369,12 +369,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "bound pod by pod",
         without(Right("watch", "jobsets", "jobset.x-k8s.io")),
     ),
-    (
-        "rights-to-spare",
-        "warn",
-        "patch pods",
-        {"rights": RIGHTS | dict.fromkeys(EXCESS, True)},
-    ),
+    ("rights-to-spare", "warn", "patch pods", {"rights": RIGHTS | dict.fromkeys(EXCESS, True)}),
     ("rights-moves", "ok", "all that moves need", option("moves_left")),
     (
         "rights-moves",

@@ -9,13 +9,6 @@ from typing import Any
 import pytest
 
 from gpushare.doctor.checks.claims import CLAIMS_RIGHTS, check_claims
-from gpushare.doctor.claim_objects import (
-    LEFT_OVER,
-    read_claims,
-    read_drivers,
-    read_left_over,
-    read_selectors,
-)
 from gpushare.doctor.facts import (
     ApiServer,
     Facts,
@@ -25,7 +18,15 @@ from gpushare.doctor.facts import (
     Unread,
 )
 from gpushare.doctor.finding import Finding
-from gpushare.doctor.objects import read_node, read_pods
+from gpushare.doctor.objects import (
+    LEFT_OVER,
+    read_claims,
+    read_drivers,
+    read_left_over,
+    read_node,
+    read_pods,
+    read_selectors,
+)
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.doctor.facts import NOW, RIGHTS, extender, healthy, node_json
 

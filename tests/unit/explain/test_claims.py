@@ -119,12 +119,7 @@ def test_a_pod_that_waits_is_told_which_claims_hold_the_devices() -> None:
     assert reading["remedy"] == {
         "node": "a",
         "ends": [
-            {
-                "namespace": "default",
-                "name": "claim-2",
-                "uid": "claim-uid-2",
-                "pods": ["train"],
-            }
+            {"namespace": "default", "name": "claim-2", "uid": "claim-uid-2", "pods": ["train"]}
         ],
     }
 
@@ -350,8 +345,7 @@ def test_requests_are_told_in_words() -> None:
 
 
 @given(
-    st.lists(st.lists(st.integers(1, 24), max_size=5), min_size=1, max_size=3),
-    st.integers(1, 26),
+    st.lists(st.lists(st.integers(1, 24), max_size=5), min_size=1, max_size=3), st.integers(1, 26)
 )
 def test_the_claims_that_are_named_are_enough_and_none_is_needless(
     holds: list[list[int]], units: int

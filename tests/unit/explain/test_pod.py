@@ -286,11 +286,7 @@ def test_a_rolling_update_that_waits_for_its_own_old_pod_is_told(
 
 
 def test_an_equal_pod_that_is_not_served_yet_is_named() -> None:
-    resource = filled(
-        node("a", 16, 16),
-        pods=(placed("x", 10, "a", "0"),),
-        pairing=Pairing.ON,
-    )
+    resource = filled(node("a", 16, 16), pods=(placed("x", 10, "a", "0"),), pairing=Pairing.ON)
     answer = explain_pod(read_pod(pod_json("late", 10)), [resource], "GiB")
     assert answer.explanation is not None
     assert answer.explanation.reasons == {Reason.WAITS_FOR_PLUGIN: 1}
@@ -442,7 +438,7 @@ def test_a_bind_that_is_under_way_and_a_pod_that_has_ended_are_told() -> None:
     resource = filled(node("a", 16))
     pod = pod_json("x", 4)
     resource.ledger.assume(
-        pod_ref(read_pod(pod)), Request(4, 1), Allocation("a", (0,), (4,)), now=1.0
+        pod_ref(read_pod(pod)), Request(4, 1), Allocation("a", ((0, 4),)), now=1.0
     )
     line, *_ = told(pod, resource)
     assert line.endswith("team/x is being bound to a and asks for 4 GiB on one device"
@@ -524,9 +520,7 @@ def test_an_events_text_names_no_pod_of_another_namespace() -> None:
 
 def test_what_is_free_on_the_wanted_cards_is_told_beside_the_rest() -> None:
     resource = filled(
-        node("a", 32),
-        node("b", 16, models=("Tesla-T4",)),
-        pods=(placed("x", 12, "b", "0"),),
+        node("a", 32), node("b", 16, models=("Tesla-T4",)), pods=(placed("x", 12, "b", "0"),)
     )
     late = pod_json("late", 8, annotations={"gpushare.io/use-models": "t4"})
     free = "Free now:   at most 32 GiB on a device 0, and 4 GiB on the cards that it wants"

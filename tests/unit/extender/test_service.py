@@ -33,7 +33,7 @@ def extender() -> Iterator[ScriptedExtender]:
 
 def test_filter_splits_fit_from_busy_from_never(extender: ScriptedExtender) -> None:
     ref = PodRef("team", "other", "uid-other")
-    extender.ledger.assume(ref, Request(5, 2), Allocation("small", (0, 1), (5, 5)), 0.0)
+    extender.ledger.assume(ref, Request(5, 2), Allocation("small", ((0, 5), (1, 5))), 0.0)
     answer = extender.filter(pod_json("web", 4), [*FREE, "new"])
     assert answer == {
         "Nodes": None,
@@ -118,7 +118,7 @@ def test_a_pod_that_is_charged_is_sent_where_its_charge_is(best_only: bool) -> N
     filter_result = extender.filter(pod_json("other", 8), ["small", "tiny"])
     assert filter_result["NodeNames"] == ["small"]  # its second device
     extender.ledger.assume(
-        PodRef("team", "other", "uid-other"), Request(8, 1), Allocation("small", (1,), (8,)), 0.0
+        PodRef("team", "other", "uid-other"), Request(8, 1), Allocation("small", ((1, 8),)), 0.0
     )
     answer = extender.filter(pod, [*FREE, "new"])
     assert answer["NodeNames"] == ["small"]

@@ -151,7 +151,7 @@ class World:
         metadata = pod["metadata"]
         ref = PodRef(metadata["namespace"], metadata["name"], metadata["uid"])
         try:
-            self.managed.ledger.assume(ref, Request(1, 1), Allocation(where, (0,), (1,)), 0.0)
+            self.managed.ledger.assume(ref, Request(1, 1), Allocation(where, ((0, 1),)), 0.0)
         except (RequestRefused, InvariantError):
             return
 

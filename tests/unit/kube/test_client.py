@@ -17,8 +17,7 @@ from gpushare.errors import (
     ApiUnreachable,
     SettingsError,
 )
-from gpushare.kube.client import KubeClient, connect
-from gpushare.kube.responses import MOST_BYTES
+from gpushare.kube.client import MOST_BYTES, KubeClient, connect
 from tests.unit.kube.scripted_server import (
     ScriptedServer,
     Seen,

@@ -150,7 +150,7 @@ def test_the_token_to_read_a_pod_under_is_a_new_one_with_every_bind(ledger: Ledg
     ledger.node_changed(node("gpu-a", 16))
     ref, tokens = PodRef("default", "p", "p"), [ledger.token("p")]
     for _ in range(3):
-        ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (0,), (4,)), now=0)
+        ledger.assume(ref, Request(4, 1), Allocation("gpu-a", ((0, 4),)), now=0)
         tokens.append(ledger.token("p"))
         ledger.forget("p")
     assert tokens[0] == -1
@@ -161,9 +161,7 @@ def test_a_pod_that_is_bound_and_asks_for_no_device_is_given_none(ledger: Ledger
     ledger.node_changed(node("gpu-a", 16))
     ledger.pod_changed(_pod("p", Request(cpu=500)))
     with pytest.raises(PodMismatch, match="asks for no GPU"):
-        ledger.assume(
-            PodRef("default", "p", "p"), Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0
-        )
+        ledger.assume(PodRef("default", "p", "p"), Request(4, 1), Allocation("gpu-a", ((0, 4),)), 0)
     ledger.pod_gone("p")
     assert ledger.snapshot().used.tolist() == [[0]]
 
@@ -171,7 +169,7 @@ def test_a_pod_that_is_bound_and_asks_for_no_device_is_given_none(ledger: Ledger
 def test_no_read_frees_what_is_still_being_sent(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16))
     ref = PodRef("default", "p", "p")
-    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0)
+    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", ((0, 4),)), 0)
     ledger.settle("p", ledger.token("p"), ObservedPod(ref, Request(4, 1)), BINDING_LIFETIME)
     assert ledger.snapshot().used.tolist() == [[4]]
 
@@ -184,10 +182,10 @@ def test_a_binding_in_doubt_is_known_by_its_stamp_when_its_devices_were_edited_a
 ) -> None:
     ledger.node_changed(node("gpu-a", 16, 16))
     ref = PodRef("default", "p", "p")
-    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0, stamp="7")
+    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", ((0, 4),)), 0, stamp="7")
     ledger.doubt("p", 1, "7")
     assert ledger.resume("p", "gpu-b", 2, "8") is None
-    assert ledger.resume("p", "gpu-a", 2, "8") == (Allocation("gpu-a", (0,), (4,)), 16)
+    assert ledger.resume("p", "gpu-a", 2, "8") == (Allocation("gpu-a", ((0, 4),)), 16)
     ledger.doubt("p", 3, "8")
     edited = _pod("p", Request(4, 1), place="gpu-a")._replace(placement=None, stamp=stamp)
     ledger.settle("p", ledger.token("p"), edited, 4)
@@ -200,14 +198,14 @@ def test_a_binding_in_doubt_is_not_sent_again_to_devices_that_another_leader_gav
     ledger: Ledger,
 ) -> None:
     ledger.node_changed(node("gpu-a", 16))
-    ledger.assume(PodRef("default", "p", "p"), Request(9, 1), Allocation("gpu-a", (0,), (9,)), 0)
+    ledger.assume(PodRef("default", "p", "p"), Request(9, 1), Allocation("gpu-a", ((0, 9),)), 0)
     ledger.doubt("p", 1)
     ledger.pod_changed(_pod("q", Request(8, 1)))
     with pytest.raises(InsufficientMemory, match="given to others"):
         ledger.resume("p", "gpu-a", 2)
     assert ledger.snapshot().used.tolist() == [[17]]
     ledger.pod_gone("q")
-    assert ledger.resume("p", "gpu-a", 2) == (Allocation("gpu-a", (0,), (9,)), 16)
+    assert ledger.resume("p", "gpu-a", 2) == (Allocation("gpu-a", ((0, 9),)), 16)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +216,7 @@ def test_a_binding_in_doubt_is_not_sent_again_where_its_equal_waits_on_another_d
 ) -> None:
     ledger = Ledger(Pairing.ON)
     ledger.node_changed(node("gpu-a", 16, 16))
-    ledger.assume(PodRef("default", "p", "p"), Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0)
+    ledger.assume(PodRef("default", "p", "p"), Request(4, 1), Allocation("gpu-a", ((0, 4),)), 0)
     ledger.doubt("p", 1)
     ledger.pod_changed(_pod("q", Request(4, 1), device=device)._replace(running=running))
     with nullcontext() if sent else pytest.raises(InsufficientMemory, match="equal pod waits"):
@@ -234,7 +232,7 @@ def test_a_binding_in_doubt_is_not_sent_again_where_others_have_its_cores(
 ) -> None:
     ledger.node_changed(node("gpu-a", 16))
     request = Request(4, 1, percents=compute(ours))
-    ledger.assume(PodRef("default", "p", "p"), request, Allocation("gpu-a", (0,), (4,)), 0)
+    ledger.assume(PodRef("default", "p", "p"), request, Allocation("gpu-a", ((0, 4),)), 0)
     ledger.doubt("p", 1)
     assert ledger.can_still_bind("p")
     ledger.pod_changed(_pod("q", Request(5, 1, percents=compute(others)))._replace(running=True))
@@ -247,14 +245,14 @@ def test_a_binding_in_doubt_does_not_stand_in_its_own_way() -> None:
     ledger = Ledger(Pairing.ON)
     ledger.node_changed(node("gpu-a", 4, 4))
     request = Request(4, 2, containers=((0, 5), (1, 3)))
-    allocation = Allocation("gpu-a", (0, 1), (4, 4))
+    allocation = Allocation("gpu-a", ((0, 4), (1, 4)))
     ledger.assume(PodRef("default", "p", "p"), request, allocation, 0)
     ledger.doubt("p", 1)
     assert ledger.resume("p", "gpu-a", 2) == (allocation, 4)
     alone = Request(4, 1, percents=compute(100))
     ledger = Ledger(Pairing.ON)
     ledger.node_changed(node("gpu-a", 4))
-    ledger.assume(PodRef("default", "p", "p"), alone, Allocation("gpu-a", (0,), (4,)), 0)
+    ledger.assume(PodRef("default", "p", "p"), alone, Allocation("gpu-a", ((0, 4),)), 0)
     ledger.doubt("p", 1)
     assert ledger.resume("p", "gpu-a", 2)
 
@@ -267,7 +265,7 @@ def test_a_binding_in_doubt_is_not_sent_again_where_its_device_cannot_be_used_an
     ledger: Ledger, changed: NodeSpec | None
 ) -> None:
     ledger.node_changed(node("gpu-a", 16))
-    ledger.assume(PodRef("default", "p", "p"), Request(9, 1), Allocation("gpu-a", (0,), (9,)), 0)
+    ledger.assume(PodRef("default", "p", "p"), Request(9, 1), Allocation("gpu-a", ((0, 9),)), 0)
     ledger.doubt("p", 1)
     if changed is None:
         ledger.set_unhealthy("gpu-a", frozenset({0}))
@@ -285,7 +283,7 @@ def test_a_binding_is_charged_as_the_watch_shows_it_though_a_read_showed_it_edit
 ) -> None:
     ledger.node_changed(node("gpu-a", 16, 16))
     ref = PodRef("default", "p", "p")
-    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0, stamp="7")
+    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", ((1, 4),)), 0, stamp="7")
     ledger.doubt("p", 1, "7")
     bound_pod = _pod("p", Request(4, 1), device=1)._replace(stamp="7")
     ledger.settle("p", ledger.token("p"), bound_pod._replace(placement=None, stamp="soon"), 4)
@@ -300,7 +298,7 @@ def test_a_binding_by_another_is_charged_as_the_watch_shows_it_though_a_read_sho
     ledger.node_changed(node("gpu-a", 16, 16))
     ledger.node_changed(node("gpu-b", 16, 16))
     ref = PodRef("default", "p", "p")
-    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0, stamp="7")
+    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", ((1, 4),)), 0, stamp="7")
     ledger.doubt("p", 1, "7")
     bound_pod = _pod("p", Request(4, 1), place="gpu-b")._replace(placement=None, stamp="other")
     ledger.settle("p", ledger.token("p"), bound_pod._replace(placement=((1, 4),)), 4)
@@ -314,7 +312,7 @@ def test_a_pod_is_new_when_the_watch_first_shows_it_though_it_is_charged(ledger:
     ledger.node_changed(node("gpu-a", 16))
     request, ref = Request(4, 1), PodRef("default", "p", "p")
     pod = LearnedPod("default", request)
-    ledger.assume(ref, request, Allocation("gpu-a", (0,), (4,)), 0)
+    ledger.assume(ref, request, Allocation("gpu-a", ((0, 4),)), 0)
     assert ledger.pod_changed(_pod("p", request, place="")) == Changes(new=[(pod, False)])
     assert ledger.pod_changed(_pod("p", request, place="")) == Changes()
     assert ledger.pod_changed(_pod("p", request)) == Changes(came=[pod])
@@ -353,7 +351,7 @@ def test_a_bound_pod_that_reads_without_a_node_is_told(ledger: Ledger) -> None:
 def test_a_bind_that_never_landed_and_reads_unbound_is_no_alarm(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16, 16))
     ref = PodRef("default", "p", "p")
-    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0)
+    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", ((1, 4),)), 0)
     ledger.doubt("p", 1)
     ledger.settle("p", ledger.token("p"), _pod("p", Request(4, 1), place=""), 70.0)
     assert ledger.entry("p") is None
@@ -415,7 +413,7 @@ def test_nothing_is_kept_of_what_has_come_and_gone(ledger: Ledger) -> None:
         )
         ledger.pod_changed(plain)
         assumed = PodRef("default", f"bound-{number}", f"bound-{number}")
-        ledger.assume(assumed, Request(4, 1), Allocation(name, (0,), (4,)), 0.0)
+        ledger.assume(assumed, Request(4, 1), Allocation(name, ((0, 4),)), 0.0)
         ledger.landed(assumed.uid, 0.0)
         ledger.pod_changed(late)
         ledger.node_gone(name)
@@ -437,7 +435,7 @@ def test_nothing_is_kept_of_what_has_come_and_gone(ledger: Ledger) -> None:
 def test_a_bind_in_doubt_whose_card_has_gone_keeps_its_pod_to_no_node(ledger: Ledger) -> None:
     two = replace(node("gpu-a", 16, 16), uuids=("a", "b"), serves_by_identity=True)
     ledger.node_changed(two)
-    ref, allocation = PodRef("default", "p", "p"), Allocation("gpu-a", (1,), (4,), ("b",))
+    ref, allocation = PodRef("default", "p", "p"), Allocation("gpu-a", ((1, 4),), ("b",))
     ledger.assume(ref, Request(4, 1), allocation, 0.0, stamp="1")
     ledger.doubt("p", 1.0, "1")
     assert ledger.can_still_bind("p")
@@ -455,7 +453,7 @@ def test_a_node_that_is_lent_takes_nothing_new_and_keeps_what_it_has(
     ledger.node_changed(node("gpu-a", 16))
     ledger.pod_changed(_pod("p", Request(4, 1)))
     ledger.lend("gpu-a")
-    request = PodRef("default", "q", "q"), Request(4, 1), Allocation("gpu-a", (0,), (4,))
+    request = PodRef("default", "q", "q"), Request(4, 1), Allocation("gpu-a", ((0, 4),))
     with pytest.raises(InsufficientMemory):
         ledger.assume(*request, 0.0)
     ledger.node_changed(node("gpu-a", 32))
@@ -485,7 +483,7 @@ def test_the_pins_of_a_snapshot_are_those_of_the_books(steps: list[tuple[str, in
         name, uid = names[number % 3], f"p{number}"
         if step == "bind" and ledger.entry(uid) is None and name in ledger.snapshot().row:
             request = Request(2, 1, containers=((0, 2),))
-            allocation = Allocation(name, (0,), (2,), ("",))
+            allocation = Allocation(name, ((0, 2),), ("",))
             with contextlib.suppress(RequestRefused):
                 ledger.assume(PodRef("t", uid, uid), request, allocation, 0.0)
         elif step in ("served", "gone"):

@@ -114,10 +114,7 @@ def test_where_cards_differ_large_ones_are_left_for_pods_that_need_them_alone(se
 
 @pytest.mark.parametrize(
     ("cluster", "best", "two"),
-    [
-        (3, "shadow-price", "device-bestfit"),
-        (5078, "device-bestfit", "shadow-price"),
-    ],
+    [(3, "shadow-price", "device-bestfit"), (5078, "device-bestfit", "shadow-price")],
 )
 def test_auto_is_the_policy_that_allocates_most(cluster: int, best: str, two: str) -> None:
     nodes, pods = drawn(cluster).nodes, drawn(cluster).pods

@@ -10,8 +10,7 @@ from gpushare.errors import SettingsError
 from gpushare.sim.inputs import read_inputs, shipped
 from gpushare.sim.options import read_options
 from gpushare.sim.parameters import Parameters
-from gpushare.trace.nodes_and_pods import read_pods
-from gpushare.trace.rows import TraceError
+from gpushare.trace.nodes_and_pods import TraceError, read_pods
 
 NINE = "cpu050 cpu250 default gpushare100 gpushare40 gpuspec10 gpuspec33 multigpu20 multigpu50"
 

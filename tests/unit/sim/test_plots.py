@@ -15,11 +15,7 @@ ORANGE = (255, 127, 14)
 
 
 def pictures(
-    folder: Path,
-    nodes: int,
-    devices: int = 2,
-    experiment: str = "inflation",
-    seeds: str = "42-45",
+    folder: Path, nodes: int, devices: int = 2, experiment: str = "inflation", seeds: str = "42-45"
 ) -> Path:
     """The folder with the pictures of so many nodes, filled by four kinds of pods."""
     lines = [f"gpu-{index},32000,131072,{devices},16" for index in range(nodes)]

@@ -6,12 +6,11 @@ from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
 from gpushare.errors import SettingsError
-from gpushare.sim.engine import Cluster
+from gpushare.sim.engine import Cluster, NodePool
 from gpushare.sim.experiments import churn
 from gpushare.sim.main import main
 from gpushare.sim.options import read_options
 from gpushare.sim.parameters import Parameters
-from gpushare.sim.pool import NodePool
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.small_clusters import still
 

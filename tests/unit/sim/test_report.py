@@ -1,21 +1,10 @@
 """The report: paired differences, errors, and the output formats."""
 
-import csv
-import io
 import math
 
 import pytest
 
-from gpushare.sim.report import (
-    Measure,
-    Record,
-    aligned,
-    as_csv,
-    as_table,
-    document,
-    measures_of,
-    statistic,
-)
+from gpushare.sim.report import Measure, Record, aligned, as_table, document, measures_of, statistic
 
 ALLOCATED = Measure("allocated", "ALLOC")
 FAILED = Measure("failed", "FAILED", digits=0)
@@ -119,14 +108,6 @@ def test_a_measure_that_a_run_could_not_take_is_a_dash() -> None:
 
 def test_nothing_finished_is_an_empty_table() -> None:
     assert as_table([], [ALLOCATED]) == "POLICY  SEEDS\n"
-
-
-def test_the_csv_has_a_line_for_each_run() -> None:
-    rows = list(csv.DictReader(io.StringIO(as_csv(RUNS, [ALLOCATED, AT_1]))))
-    assert [row["seed"] for row in rows] == ["42", "43", "42", "43"]
-    assert [row["curve_1"] for row in rows] == ["0.5"] * 4
-    assert "curve" not in rows[0]
-    assert as_csv([], [ALLOCATED]) == "\n"
 
 
 def test_the_document_has_every_run_and_what_they_say_together() -> None:

@@ -41,14 +41,8 @@ def records(*differences: float) -> list[Record]:
             "no difference between b and a can be told from chance: -22.4 to +28.4 points",
         ),
         ((0.0, 0.0, 0.0), "no difference between b and a: every seed ends alike"),
-        (
-            (3.0,),
-            "one seed cannot tell whether b and a differ; give more, as --seeds 42-51",
-        ),
-        (
-            (1.0,) * 10 + (1.5,) * 10,
-            "b allocates 1.1 to 1.4 points more than a: significant",
-        ),
+        ((3.0,), "one seed cannot tell whether b and a differ; give more, as --seeds 42-51"),
+        ((1.0,) * 10 + (1.5,) * 10, "b allocates 1.1 to 1.4 points more than a: significant"),
     ],
 )
 def test_a_difference_counts_where_its_interval_leaves_out_zero(

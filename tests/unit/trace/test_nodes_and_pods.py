@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.trace import rows
+from gpushare.trace import nodes_and_pods
 from gpushare.trace.nodes_and_pods import (
     UTILIZATION,
+    TraceError,
     TraceNode,
     TracePod,
     nodes_of,
+    of_items,
     pods_of,
     read_nodes,
     read_pods,
     request_of,
     utilization_of,
 )
-from gpushare.trace.rows import TraceError, of_items
 
 NODES = "name,cpu_milli,memory_mib,gpu,units,model\n"
 PODS = "name,cpu_milli,memory_mib,gpu,units,models\n"
@@ -104,11 +105,11 @@ def test_rows_need_no_file() -> None:
 def test_a_small_file_that_unpacks_to_more_than_the_bound_is_refused(
     suffix: str, pack: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "_MAX_BYTES", 1_000_000)
+    monkeypatch.setattr(nodes_and_pods, "_MAX_BYTES", 1_000_000)
     file = tmp_path / f"pods.csv{suffix}"
     file.write_bytes(pack(b"x" * 1_000_001))
     with pytest.raises(TraceError, match="more than 1000000 bytes when it is unpacked"):
-        rows.of_file(file)
+        nodes_and_pods.of_file(file)
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".xz", lzma.compress), (".gz", gzip.compress)])

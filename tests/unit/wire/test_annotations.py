@@ -207,7 +207,7 @@ def test_a_pod_without_gpu_has_no_placement() -> None:
 
 def test_a_decision_is_written_as_the_original_writes_it() -> None:
     annotations = encode(
-        Allocation("n", (1,), (7,), ("GPU-b",)),
+        Allocation("n", ((1, 7),), ("GPU-b",)),
         asks(2, 0, 5),
         16,
         "1760000000000000001",
@@ -226,12 +226,12 @@ def test_a_decision_is_written_as_the_original_writes_it() -> None:
 
 def test_cores_are_written_where_their_memory_is() -> None:
     one = replace(asks(2, 0, 5), percents=compute(70), percent_containers=(((0, 20), (2, 50)),))
-    annotations = encode(Allocation("n", (1,), (7,)), one, 16, "0", ALIYUN)
+    annotations = encode(Allocation("n", ((1, 7),)), one, 16, "0", ALIYUN)
     assert annotations[ALIYUN.core_allocation] == '{"0":{"1":20},"2":{"1":50}}'
     two = replace(
         asks(2, 6, devices=2), percents=compute(20), percent_containers=(((0, 10), (1, 30)),)
     )
-    annotations = encode(Allocation("n", (0, 3), (4, 4)), two, 16, "0", ALIYUN)
+    annotations = encode(Allocation("n", ((0, 4), (3, 4))), two, 16, "0", ALIYUN)
     assert json.loads(annotations[MAP]) == {"0": {"0": 2}, "1": {"0": 2, "3": 4}}
     assert json.loads(annotations[ALIYUN.core_allocation]) == {
         "0": {"0": 10},
@@ -248,7 +248,7 @@ def test_of_a_pod_that_is_split_by_container_each_has_its_own_device() -> None:
         percents=compute(20),
     )
     requested = replace(requested, percent_containers=(((0, 20), (2, 20), (3, 20)),))
-    annotations = encode(Allocation("n", (0, 3, 5), (10, 30, 10)), requested, 16, "0", ALIYUN)
+    annotations = encode(Allocation("n", ((0, 10), (3, 30), (5, 10))), requested, 16, "0", ALIYUN)
     assert json.loads(annotations[MAP]) == {"0": {"0": 10}, "2": {"3": 30}, "3": {"5": 10}}
     assert json.loads(annotations[ALIYUN.core_allocation]) == {
         "0": {"0": 20},
@@ -260,7 +260,7 @@ def test_of_a_pod_that_is_split_by_container_each_has_its_own_device() -> None:
 
 def test_nobody_knows_where_the_parts_are_of_a_split_pod_without_its_map() -> None:
     requested = replace(asks(40), devices=2, units=30, split=(30, 10))
-    annotations = encode(Allocation("n", (1, 2), (10, 30)), requested, 16, "0", ALIYUN)
+    annotations = encode(Allocation("n", ((1, 10), (2, 30))), requested, 16, "0", ALIYUN)
     assert placement({IDX: "1,2"}, requested, ALIYUN) is None
     assert placement(annotations | {IDX: "2,3"}, requested, ALIYUN) is None
     assert placement(annotations | {MAP: "{}"}, requested, ALIYUN) is None
@@ -268,19 +268,19 @@ def test_nobody_knows_where_the_parts_are_of_a_split_pod_without_its_map() -> No
 
 def test_a_container_of_a_split_pod_fills_its_devices() -> None:
     requested = replace(asks(40), devices=2, units=30, split=(30, 10))
-    annotations = encode(Allocation("n", (1, 2), (10, 30)), requested, 16, "0", ALIYUN)
+    annotations = encode(Allocation("n", ((1, 10), (2, 30))), requested, 16, "0", ALIYUN)
     assert json.loads(annotations[MAP]) == {"0": {"1": 10, "2": 30}}
     assert placement(annotations, requested, ALIYUN) == ((1, 10), (2, 30))
 
 
 def test_containers_fill_the_devices_in_order() -> None:
-    annotations = encode(Allocation("n", (0, 3), (4, 4)), asks(3, 5, devices=2), 16, "0", ALIYUN)
+    annotations = encode(Allocation("n", ((0, 4), (3, 4))), asks(3, 5, devices=2), 16, "0", ALIYUN)
     assert annotations[IDX] == "0,3"
     assert json.loads(annotations[MAP]) == {"0": {"0": 3}, "1": {"0": 1, "3": 4}}
 
 
 def test_a_pod_whose_init_container_alone_asks_has_an_empty_map_in_place_of_its_owners() -> None:
-    annotations = encode(Allocation("n", (2,), (6,)), asks(peak=6), 16, "0", ALIYUN)
+    annotations = encode(Allocation("n", ((2, 6),)), asks(peak=6), 16, "0", ALIYUN)
     assert annotations[MAP] == "{}"
     assert placement({MAP: '{"0":{"1":6}}'} | annotations, asks(peak=6), ALIYUN) == ((2, 6),)
 
@@ -296,7 +296,8 @@ def decisions(draw: st.DrawFn) -> tuple[Request, Allocation]:
         containers.append(left_over)
     request = asks(*containers, devices=len(devices), peak=total)
     uuids = draw(st.sampled_from([(), tuple(f"GPU-{device}" for device in devices)]))
-    return request, Allocation("n", tuple(devices), (request.units,) * len(devices), uuids)
+    shares = tuple((device, request.units) for device in devices)
+    return request, Allocation("n", shares, uuids)
 
 
 def _written_most(request: Request, allocation: Allocation, stamp: str) -> dict[str, str]:
@@ -320,9 +321,9 @@ def test_whatever_passes_the_check_has_room_for_all_that_is_ever_written(
     request = Request(
         units, devices, containers=item, percents=compute(100), percent_containers=(item,)
     )
-    indices = tuple(range(MAX_INDEX - devices + 1, MAX_INDEX + 1))
+    shares = tuple((index, units) for index in range(MAX_INDEX - devices + 1, MAX_INDEX + 1))
     uuids = tuple(f"{number:03}" + "u" * 125 for number in range(devices))
-    allocation = Allocation("n", indices, (units,) * devices, uuids)
+    allocation = Allocation("n", shares, uuids)
     annotations = _written_most(request, allocation, str(2**63))
     filler = {"é" * 10: "", ALIYUN.policy: "binpack"}
     room = LARGEST_ANNOTATIONS - _bytes(filler)

@@ -110,7 +110,7 @@ def test_a_name_that_no_api_server_gives_is_refused_and_its_field_named(
     longest = POD | {"metadata": LONGEST}
     assert filter_args({"Pod": longest, "NodeNames": []}).pod.metadata is not None
     wrong = {"metadata": LONGEST | {field: spoil.format(LONGEST[field])}}
-    with pytest.raises(MessageError, match=rf"^Pod\.metadata\.{field}: "):
+    with pytest.raises(MessageError, match=rf"\$\.Pod\.metadata\.{field}`$"):
         filter_args({"Pod": wrong, "NodeNames": []})
 
 
@@ -122,7 +122,7 @@ def test_a_name_that_no_api_server_gives_is_refused_and_its_field_named(
     ],
 )
 def test_a_node_of_a_pod_with_too_long_a_name_is_refused(pod: Any, field: str) -> None:
-    with pytest.raises(MessageError, match=f"^{field}: "):
+    with pytest.raises(MessageError, match=rf"\$\.{field}`$"):
         filter_args({"Pod": POD | pod, "NodeNames": []})
 
 

@@ -9,11 +9,10 @@ import pytest
 
 from gpushare.core.model import Apart
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.claimant import may_wait
 from gpushare.wire.device_request import APART
 from gpushare.wire.groups import GROUP_SIZE, NO_GROUP, Group, group_of
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import request_of
+from gpushare.wire.pods import may_wait, request_of
 from tests.unit.extender.kit import pod_json, read_pod
 
 MIN = "pod-group.scheduling.sigs.k8s.io/min-available"

@@ -63,9 +63,9 @@ def test_what_is_missing_stands_for_nothing(body: bytes, victims: dict[str, Vict
         (b"{" + POD + b',"NodeNameToMetaVictims":{"n":7}}', "NodeNameToMetaVictims.n"),
         (b"{" + POD + b',"NodeNameToMetaVictims":{"n":{"Pods":{}}}}', "Pods"),
         (b"{" + POD + b',"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":5}]}}}', "UID"),
-        (b"{" + POD + b',"NodeNameToMetaVictims":{"n":{"Pods":[{}]}}}', "without a uid"),
-        (b"{" + POD + b',"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":""}]}}}', "without a uid"),
-        (b"{" + POD + b',"NodeNameToVictims":{"n":{"Pods":[{"metadata":null}]}}}', "without a uid"),
+        (b"{" + POD + b',"NodeNameToMetaVictims":{"n":{"Pods":[{}]}}}', "UID"),
+        (b"{" + POD + b',"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":""}]}}}', "UID"),
+        (b"{" + POD + b',"NodeNameToVictims":{"n":{"Pods":[{"metadata":null}]}}}', "metadata"),
         (
             b"{" + POD + b',"NodeNameToMetaVictims":{"n":{"NumPDBViolations":1.5}}}',
             "NumPDBViolations",

@@ -53,6 +53,7 @@ from gpushare.core.policies.node_shape import (
     MILLI,
     CommonNodes,
     NodeShapes,
+    PerGroups,
     PerLayout,
     common_nodes,
     free_with_compute,
@@ -90,7 +91,7 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriceTables:
-    """The tables of all capacities, one after another, and the begin of each row's (N,)."""
+    """The tables of all capacities, one after another, and the begin of a group's (groups,)."""
 
     steps: Ints
     """The parts of a device in `worth`."""
@@ -133,14 +134,15 @@ class ShadowPrice:
         # Nothing here may refer back to the policy: in a cycle, the tables of unused policies would
         # stay until the next full garbage collection. Scales, tables and prices are of
         # the nodes with cards of the workload's sizes.
-        self.common = PerLayout(partial(common_nodes, sizes=tuple(workload.devices)))
-        shapes = PerLayout(node_shapes)
-        self.shapes = PerLayout(partial(_of_common, self.common, shapes))
-        self.tables = PerLayout(partial(_of_common, self.common, self.measure.tables))
-        scarce = partial(scarcity.scarcity, shares=shares)
-        self.scarce = PerLayout(partial(_of_common, self.common, scarce))
+        self.common = PerGroups(partial(common_nodes, sizes=tuple(workload.devices)))
+        shapes = PerGroups(node_shapes)
+        self.shapes = PerGroups(partial(_of_common, self.common, shapes))
+        self.tables = PerGroups(partial(_of_common, self.common, self.measure.tables))
+        goods = scarcity.ScarceGoods(shares)
+        self.scarce = PerGroups(partial(_of_common, self.common, goods))
+        self.roaming = PerLayout(partial(_roaming, self.scarce))
         prices = _Prices(self.classes, workload.devices, shapes)
-        self.priced = PerLayout(partial(_of_common, self.common, prices.tables))
+        self.priced = PerGroups(partial(_of_common, self.common, prices.tables))
 
     def shapes_key(self, snapshot: Snapshot) -> Hashable:
         """Return the value of a unit, the cost of holding a node, the blocks that count, and the
@@ -148,9 +150,7 @@ class ShadowPrice:
         """
         if not self.classes:
             return ()
-        scarce = self.scarce(snapshot)
-        blocks = (scarce.devices, scarce.cpu, scarce.memory, scarce.units)
-        kinds = tuple(tuple(part.tolist()) for part in blocks)
+        kinds = self.scarce(snapshot).blocks.key
         sizes = () if self.common(snapshot).sizes.size else self.priced(snapshot).sizes
         return self.shapes(snapshot).even, self.hold(snapshot), kinds, sizes
 
@@ -172,17 +172,16 @@ class ShadowPrice:
     def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """Return the free GPU and blocks of each row; none of nodes that stand apart."""
         supply = self.scarce(snapshot).supply(snapshot, rows)
-        return self.common(snapshot).without_apart(supply, rows)
+        return self.common(snapshot).without_apart(supply, snapshot, rows)
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
         """Return the blocks that a placement breaks; none on nodes with unknown CPU, and none on
         nodes that stand apart.
         """
         blocks = self.scarce(snapshot).taken(snapshot, rows, request)
-        blocks = self.common(snapshot).without_apart(blocks, rows)
-        shapes = self.shapes(snapshot)
-        if shapes.any_cpu_unknown:
-            blocks[shapes.cpu_unknown[rows]] = 0
+        blocks = self.common(snapshot).without_apart(blocks, snapshot, rows)
+        if self.shapes(snapshot).any_cpu_unknown:
+            blocks[snapshot.cpu_capacity[rows] < 0] = 0
         return blocks
 
     def group_prices(self, snapshot: Snapshot, request: Request, totals: Ints) -> Floats:
@@ -203,7 +202,7 @@ class ShadowPrice:
 
     def hold(self, snapshot: Snapshot) -> float:
         """Return the cost, in milli, of holding an empty node for the lifetime of a pod."""
-        return HOLD * max(self.scarce(snapshot).roaming - HARDLY_ANY, 0) * self.turnover
+        return HOLD * max(self.roaming(snapshot) - HARDLY_ANY, 0) * self.turnover
 
     def _with_gpu(
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
@@ -252,9 +251,9 @@ class ShadowPrice:
         self, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
     ) -> Floats:
         """Return float64 (K, D) or (K, 1): the value that the used devices lose."""
-        tables, shapes = self.priced(snapshot), self.shapes(snapshot)
-        steps, capacity = tables.steps.take(rows)[:, None], shapes.capacity.take(rows)[:, None]
-        begin = tables.worth_at.take(rows)[:, None]
+        tables, group = self.priced(snapshot), snapshot.group.take(rows)[:, None]
+        steps, capacity = tables.steps.take(group), self.shapes(snapshot).capacity.take(group)
+        begin = tables.worth_at.take(group)
         lost = tables.worth.take(begin + free * steps // capacity, mode="clip")
         free_after = free - request.units
         if request.cores:
@@ -268,9 +267,9 @@ class ShadowPrice:
 
     def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Ints, cpu: Ints) -> Floats:
         """Return float64 (..., K): GPU expected to be stranded, in milli, by free GPU and CPU."""
-        tables = self.priced(snapshot)
-        capacity = self.shapes(snapshot).capacity.take(rows)
-        at = cpu_stranding.index(gpu, cpu, capacity) + tables.stranded_at.take(rows)
+        tables, group = self.priced(snapshot), snapshot.group.take(rows)
+        capacity = self.shapes(snapshot).capacity.take(group)
+        at = cpu_stranding.index(gpu, cpu, capacity) + tables.stranded_at.take(group)
         return tables.stranded.take(at, mode="clip")
 
 
@@ -279,6 +278,11 @@ def _of_common(
 ) -> _Made:
     """Return the value made from the nodes that do not stand apart."""
     return make(common(snapshot).snapshot)
+
+
+def _roaming(scarce: Callable[[Snapshot], scarcity.Scarcity], snapshot: Snapshot) -> float:
+    """Return `Scarcity.roaming` for the nodes of the snapshot."""
+    return scarce(snapshot).roaming(snapshot.group_rows.nodes)
 
 
 class _Prices:

@@ -35,9 +35,9 @@ from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.offers import held_places, offers_of
 from gpushare.ledger import LedgerView
 from gpushare.turns import in_turns
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.dra.objects import CLAIMS_PODS
 from gpushare.wire.held import held_document
+from gpushare.wire.pods import Claimant
 
 _Entries = tuple[Entry, ...]
 _PercentsUsed = tuple[tuple[DeviceAmount, tuple[int, ...]], ...]

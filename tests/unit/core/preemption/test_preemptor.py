@@ -243,7 +243,7 @@ def test_a_closed_node_is_no_candidate() -> None:
 
 def test_an_assumed_pod_is_never_added() -> None:
     ledger = filled(node(NODE, 16), ())
-    ledger.assume(PodRef("ns", "a", "a"), Request(10, 1), Allocation(NODE, (0,), (10,)), 0.0)
+    ledger.assume(PodRef("ns", "a", "a"), Request(10, 1), Allocation(NODE, ((0, 10),)), 0.0)
     node_books = ledger.dump(NODE)[0]
     assert answer(node_books, ONE_OF_14) is None
     assert answer(node_books, ONE_OF_14, "a") == (["a"], 0), "kube-scheduler has it on the node"

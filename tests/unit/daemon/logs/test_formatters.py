@@ -142,7 +142,7 @@ def test_a_pod_sent_where_its_charge_is_fits_one_node_at_least(
     caplog.set_level(logging.INFO)
     extender = ScriptedExtender()
     for name, device in (("web", 0), ("other", 1)):
-        allocation = Allocation("small", (device,), (8,))
+        allocation = Allocation("small", ((device, 8),))
         extender.ledger.assume(PodRef("team", name, f"uid-{name}"), Request(8, 1), allocation, 0.0)
     assert extender.filter(pod_json("web", 8), ["small", "tiny"])["NodeNames"] == ["small"]
     (line,) = lines(caplog)

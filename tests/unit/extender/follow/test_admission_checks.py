@@ -8,7 +8,7 @@ import pytest
 from gpushare.core.model import Request
 from gpushare.errors import ApiUnavailable
 from gpushare.extender.follow.admission_checks import LONGEST_WAIT
-from gpushare.wire.claimant import claimant
+from gpushare.wire.pods import claimant
 from tests.unit.extender.follow.kueue_world import CHECK, World, refused
 from tests.unit.extender.kit import NO_RIGHT, pod_json, read_pod, refusal
 

@@ -201,7 +201,7 @@ def test_sums_are_healed_without_opening_what_an_operator_has_closed(office: Off
     assert office.told == [("sums that are not those of the entries", True)]
     with pytest.raises(InsufficientMemory):
         office.ledger.assume(
-            PodRef("team", "late", "uid-late"), Request(1, 1), Allocation(NODE, (0,), (1,)), 0.0
+            PodRef("team", "late", "uid-late"), Request(1, 1), Allocation(NODE, ((0, 1),)), 0.0
         )
 
 
@@ -250,7 +250,7 @@ def test_a_pod_charged_on_another_node_is_charged_where_it_is(office: Office) ->
 
 def test_a_bind_in_doubt_whose_pod_is_elsewhere_is_in_doubt_no_more(office: Office) -> None:
     right, ref = office.free(), PodRef("team", "late", "uid-late")
-    office.ledger.assume(ref, Request(4, 1), Allocation(NODE, (1,), (4,)), 0.0)
+    office.ledger.assume(ref, Request(4, 1), Allocation(NODE, ((1, 4),)), 0.0)
     office.ledger.doubt(ref.uid, 1.0)
     office.bind("late", 4, 0, "cpu")
     office.audit(2)
@@ -462,7 +462,7 @@ def test_what_the_watch_shows_while_an_audit_begins_is_no_finding(office: Office
 
 def test_a_bind_under_way_is_no_finding(office: Office) -> None:
     ref = PodRef("team", "new", "uid-new")
-    office.ledger.assume(ref, Request(2, 1), Allocation(NODE, (1,), (2,)), 0.0)
+    office.ledger.assume(ref, Request(2, 1), Allocation(NODE, ((1, 2),)), 0.0)
     office.audit(3)
     office.bind("new", 2, 1)
     office.audit(3)

@@ -14,10 +14,10 @@ from gpushare.extender.follow.watch_handlers import UnhealthyEventHandler
 from gpushare.extender.verbs.filter import FilterOptions, FilterVerb
 from gpushare.extender.verbs.offers import Offers
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
-from gpushare.wire.claimant import claimant
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.extender import NameLists
 from gpushare.wire.objects import ConfigMap, Metadata
+from gpushare.wire.pods import claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import NO_RIGHT, managed_resources, pod_json, read_pod
@@ -217,7 +217,7 @@ def test_a_pod_that_waits_no_longer_is_not_woken(end: str) -> None:
     else:
         world.managed.holds.end_after_bind("uid-10")
         first = PodRef("team", "first", "uid-10")
-        world.managed.ledger.assume(first, Request(10, 1), Allocation("gpu-2", (0,), (10,)), 0.0)
+        world.managed.ledger.assume(first, Request(10, 1), Allocation("gpu-2", ((0, 10),)), 0.0)
     assert [world.later() for _ in range(8)] == [[]] * 8
 
 

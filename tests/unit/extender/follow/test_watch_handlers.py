@@ -27,7 +27,7 @@ from tests.unit.extender.kit import NPU, managed_resources, node_json, pod_json,
 ASKS = Request(units=4, devices=1, containers=((0, 4),))
 _T = TypeVar("_T")
 
-ON_0 = encode(Allocation("n", (0,), (4,)), ASKS, 8, "1", ALIYUN)
+ON_0 = encode(Allocation("n", ((0, 4),)), ASKS, 8, "1", ALIYUN)
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from gpushare.errors import ApiNotFound
 from gpushare.extender.moves.reserver import EVERY, PATIENCE, Reserver
 from gpushare.extender.verbs.offers import held_places
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.objects import PODS
-from gpushare.wire.pods import request_of
+from gpushare.wire.pods import Claimant, claimant, request_of
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.follow.test_watch_handlers import event
 from tests.unit.extender.kit import pod_json, read_pod

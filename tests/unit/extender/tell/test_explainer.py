@@ -24,9 +24,9 @@ from gpushare.extender.managed_resources import ExtenderScope, ManagedResource
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.verbs.bind.gate import Arrival
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.claimant import claimant
 from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.groups import Group, group_of
+from gpushare.wire.pods import claimant
 from tests.support.claim_values import DRIVER, GIB, allocated, device, holding, open_claim, slice_of
 from tests.support.documents import check
 from tests.support.scripted_api import ScriptedApi

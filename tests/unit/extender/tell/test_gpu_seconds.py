@@ -168,7 +168,7 @@ def test_a_pod_without_a_known_place_is_promised_all_its_devices(unplaced: Reque
 def test_a_pod_counts_for_its_workload_once_the_watch_has_shown_its_labels() -> None:
     counted = one_node()
     ref, request = PodRef("team", "web-5f-a", "uid-a"), Request(5, 1)
-    counted.ledger.assume(ref, request, Allocation("n", (0,), (5,)), counted.now, stamp="1")
+    counted.ledger.assume(ref, request, Allocation("n", ((0, 5),)), counted.now, stamp="1")
     counted.tick()
     counted.tick(1)
     assert counted.seconds("namespace_gpu_seconds", "namespace") == {("team",): 0.5}

@@ -16,7 +16,7 @@ from gpushare.extender.verbs.filter import (
     Refuse,
 )
 from gpushare.extender.verbs.holds import FLOOR
-from gpushare.wire.claimant import Claimant, claimant
+from gpushare.wire.pods import Claimant, claimant
 from tests.unit.core.clusters import node
 from tests.unit.extender.kit import managed_resources, pod_json, read_pod
 

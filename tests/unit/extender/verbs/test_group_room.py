@@ -12,8 +12,8 @@ from gpushare.extender.follow.group_members import Member, Need
 from gpushare.extender.verbs import group_room
 from gpushare.extender.verbs.bind.gate import Arrival, Gate
 from gpushare.extender.verbs.group_room import GroupRoom
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.groups import Group
+from gpushare.wire.pods import Claimant
 from tests.unit.core.clusters import node
 from tests.unit.extender.kit import managed_resources
 
@@ -36,7 +36,7 @@ def test_as_many_of_the_youngest_groups_yield_as_a_better_group_needs(
         key, sizes[f"young-{number}"] = f"young-{number}", 2
         ref = PodRef("team", key, key)
         gate.shown(key, Member(ref, False, Need(resource, REQUEST), 0, 2.0 + number))
-        place = Allocation("n", (number,), (16,))
+        place = Allocation("n", ((number, 16),))
         managed.ledger.assume(ref, REQUEST, place, 0.0, stamp=key, at_gate=True)
         gate.arrive(Group(key, 2), Arrival(ref, key, "n", resource, 5.0))
     pod = Claimant(PodRef("team", "old", "old"), REQUEST, 0, Group("old", size), created=1.0)

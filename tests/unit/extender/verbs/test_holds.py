@@ -4,8 +4,8 @@ import pytest
 
 from gpushare.core.model import PodRef, Request
 from gpushare.extender.verbs.holds import Hold, Holds, counts_against
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.groups import NO_GROUP, Group
+from gpushare.wire.pods import Claimant
 
 GANG = Group("podgroup default/train")
 

@@ -34,9 +34,9 @@ from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.extender.verbs.wait_budget import WaitBudget
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.extender import NameLists
 from gpushare.wire.objects import PODS
+from gpushare.wire.pods import Claimant, claimant
 from tests.support.scripted_api import BOUND
 from tests.unit.core.clusters import node
 from tests.unit.extender.follow.test_watch_handlers import event, page

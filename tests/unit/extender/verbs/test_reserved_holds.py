@@ -7,10 +7,9 @@ from typing import Any
 from gpushare.core.model import PodRef, Reason, Request
 from gpushare.extender.verbs.holds import Holds
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.device_request import SPLIT
 from gpushare.wire.objects import PODS
-from gpushare.wire.pods import request_of
+from gpushare.wire.pods import Claimant, claimant, request_of
 from tests.unit.extender.follow.test_watch_handlers import event
 from tests.unit.extender.kit import pod_json, read_pod
 from tests.unit.extender.verbs.test_offers import FilterWorld, pod

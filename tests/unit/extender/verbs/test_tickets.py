@@ -199,7 +199,7 @@ def test_a_bind_names_its_pod_as_kubernetes_does(field: str, value: str) -> None
 @pytest.mark.parametrize("name", ["x" * 254, LONG])
 def test_no_node_has_a_longer_name_than_any_object(name: str) -> None:
     extender, pod = ScriptedExtender(), pod_json("web", 4)
-    assert "NodeNames: a name of" in extender.filter(pod, ["big", name])["Error"]
+    assert "$.NodeNames[1]" in extender.filter(pod, ["big", name])["Error"]
     for victims, field in (
         ({name: {"Pods": []}}, "NodeNameToMetaVictims"),
         ({"big": {"Pods": [{"UID": name}]}}, "NodeNameToMetaVictims.big"),

@@ -5,8 +5,8 @@ import pytest
 from gpushare.core.model import PodRef, Request
 from gpushare.extender.verbs import holds as module
 from gpushare.extender.verbs.holds import Holds
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.groups import NO_GROUP, Group
+from gpushare.wire.pods import Claimant
 
 GANG, OTHER = Group("gang"), Group("other")
 

@@ -239,7 +239,7 @@ def test_a_pod_bound_by_another_is_told_with_its_node() -> None:
     ledger = resources.resources[0].ledger
     for name in ("a", "b"):
         ledger.node_changed(make_node(name, 16))
-    ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
+    ledger.assume(REF, Request(4, 1), Allocation("a", ((0, 4),)), 0.0)
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "b"))
     EventMessages(heard, resources, "GiB").tick(is_ready=True)
     ((_, reason, note),) = heard.events
@@ -251,7 +251,7 @@ def test_a_binding_that_was_confirmed_and_is_not_there_is_told() -> None:
     heard, resources = Heard(), managed_resources()
     ledger = resources.resources[0].ledger
     ledger.node_changed(make_node("a", 16))
-    ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
+    ledger.assume(REF, Request(4, 1), Allocation("a", ((0, 4),)), 0.0)
     ledger.landed(REF.uid, 0.0)
     ledger.settle(REF.uid, ledger.token(REF.uid), ObservedPod(REF, Request(4, 1)), 20.0)
     EventMessages(heard, resources, "GiB").tick(is_ready=True)

@@ -12,9 +12,9 @@ from gpushare.extender.tell.page import document
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.verbs.bind.gate import Arrival
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.claimant import Claimant
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.groups import Group
+from gpushare.wire.pods import Claimant
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node, state_of, with_share
 from tests.unit.extender.kit import pod_json, read_pod

@@ -27,7 +27,7 @@ from tests.unit.kube.scripted_server import scripted_server, write_kubeconfig
 
 REF = PodRef("team", "web", "uid-web")
 ASKS = Request(units=4, devices=1, containers=((0, 4),))
-OURS = encode(Allocation("n", (0,), (4,)), ASKS, 8, "1", ALIYUN)
+OURS = encode(Allocation("n", ((0, 4),)), ASKS, 8, "1", ALIYUN)
 LOST = ApiUnavailable("no answer", 0)
 POD = "/api/v1/namespaces/team/pods/web"
 

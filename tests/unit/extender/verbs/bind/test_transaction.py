@@ -41,11 +41,11 @@ CONFLICT = ApiConflict("pod web is already assigned", 409)
 LOST = ApiUnavailable("no answer", 0)
 BAD_GATEWAY = ApiUnavailable("bad gateway", 502)
 
-OURS = encode(Allocation("n", (0,), (4,)), ASKS, 8, "1", ALIYUN)
+OURS = encode(Allocation("n", ((0, 4),)), ASKS, 8, "1", ALIYUN)
 RIVALS = encode(
-    Allocation("n", (0,), (8,)), replace(ASKS, units=8, containers=((0, 8),)), 8, "1", ALIYUN
+    Allocation("n", ((0, 8),)), replace(ASKS, units=8, containers=((0, 8),)), 8, "1", ALIYUN
 )
-THEIRS = encode(Allocation("m", (1,), (4,)), ASKS, 8, "1", ALIYUN)
+THEIRS = encode(Allocation("m", ((1, 4),)), ASKS, 8, "1", ALIYUN)
 
 
 def seen(**changes: Any) -> Pod:
@@ -249,7 +249,7 @@ def test_the_second_binding_carries_the_devices_of_the_first(
     world.in_doubt()
     # Another device would be tighter now, and the pod may be bound to the first all the same.
     filler = PodRef("team", "filler", "uid-filler")
-    world.ledger.assume(filler, replace(ASKS, units=3), Allocation("n", (1,), (3,)), world.now)
+    world.ledger.assume(filler, replace(ASKS, units=3), Allocation("n", ((1, 3),)), world.now)
     bind = (
         world.bind(stamp="9") if remembered else world.bind(approved=False, asked=None, stamp="9")
     )
@@ -501,7 +501,7 @@ class Thief:
         if self._devices:
             device = self._devices.pop(0)
             thief = PodRef("team", "thief", f"uid-{len(self._devices)}")
-            took = Allocation("n", (device,), (self._units,))
+            took = Allocation("n", ((device, self._units),))
             self._ledger.assume(thief, Request(self._units, 1), took, 0.0)
         values: Floats = -np.tile(np.arange(snapshot.used.shape[1], dtype=float), (len(rows), 1))
         return values
