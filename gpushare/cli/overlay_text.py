@@ -35,7 +35,7 @@ def overlay_text(need: NodeNeed, names: Names, unit: str) -> str:
     needed = [
         (shape, count) for shape, count in zip(need.shapes, need.counts, strict=True) if count
     ]
-    left_out = sum(pods.count for pods in need.left_out)
+    left_out = sum(pods.missing for pods in need.left_out)
     if not needed and not left_out:
         return "# no node is needed: what is there has room\n"
     without_room = f"# no node of these shapes takes {left_out} of the pods\n" if left_out else ""

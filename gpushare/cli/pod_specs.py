@@ -37,16 +37,10 @@ from gpushare.explain.text import NO_UNIT
 from gpushare.trace.nodes_and_pods import read_pods, request_of
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.objects import (
-    CLAIM_TEMPLATES,
-    CLAIMS_PODS,
-    CLASS,
-    RESOURCE_CLAIMS,
-    ClaimsPod,
-)
+from gpushare.wire.dra.objects import CLAIM_TEMPLATES, CLASS, RESOURCE_CLAIMS
 from gpushare.wire.inventory import units_of
 from gpushare.wire.near_misses import near_miss
-from gpushare.wire.objects import Owner, own
+from gpushare.wire.objects import PODS, Owner, Pod, own
 from gpushare.wire.pods import request_among
 from gpushare.wire.quantity import to_bytes, to_milli
 from gpushare.wire.request_mistakes import foreign_name, misplaced, resources_of
@@ -337,7 +331,7 @@ def _wanted(
         part = f" {template.part}"[:80] if len(templates) > 1 else ""
         label = f"{kind.lower()}/{name}{part}"
         try:
-            decoded = CLAIMS_PODS.decode(json.dumps(template.pod, default=str).encode())
+            decoded = PODS.decode(json.dumps(template.pod, default=str).encode())
             if kind != "Pod":
                 own(decoded, Owner(kind=kind, name=name, uid=label, controller=True))
             match = request_among(decoded, resource_names)
@@ -386,7 +380,7 @@ def _without_request(templates: Iterable[PodTemplate], names: Names) -> str:
     """Return that pods ask for nothing that counts, with names of resources that are mistakes."""
     text = f"asks for no {names.resource}, and by no claim"
     for template in templates:
-        pod = CLAIMS_PODS.decode(json.dumps(template.pod, default=str).encode())
+        pod = PODS.decode(json.dumps(template.pod, default=str).encode())
         annotations = (pod.metadata and pod.metadata.annotations) or {}
         resources = resources_of(pod)
         mistake = near_miss(resources, annotations, names)
@@ -411,9 +405,7 @@ def _of_daemons(
             yield replace(batch, name=f"{batch.name} on {node.name}", demands=demands)
 
 
-def _user(
-    pod: ClaimsPod, namespace: str, names: Names, claims: Claims, source: str
-) -> ClaimsUser | None:
+def _user(pod: Pod, namespace: str, names: Names, claims: Claims, source: str) -> ClaimsUser | None:
     """Return the claims of the pod; None for claims of other devices.
 
     Raises SettingsError for a pod with claims that do not count here.

@@ -163,17 +163,14 @@ def _plans(
 
     by_claims: pods and shapes in words are of cards of claims.
     """
-    if options.nodes:
-        unit = options.unit or NO_UNIT
-        table = resource_of_nodes(options.nodes, resource_names[0], unit, options.policy)
-        why_not = "a table has no ResourceSlices"
-        if by_claims:
-            raise SettingsError(f"--resource {CLASS}: {why_not}")
-        return Plans(table, None, claims_first=False), no_claims(why_not)
-    if options.snapshot:
-        document = read_documents(options.snapshot)[0]
-        host = resource_of_report(document, options.snapshot, options.policy)
-        why_not = "a saved report does not say all of the cards"
+    if options.nodes or options.snapshot:
+        if options.nodes:
+            unit, why_not = options.unit or NO_UNIT, "a table has no ResourceSlices"
+            host = resource_of_nodes(options.nodes, resource_names[0], unit, options.policy)
+        else:
+            document = read_documents(options.snapshot)[0]
+            host = resource_of_report(document, options.snapshot, options.policy)
+            why_not = "a saved report does not say all of the cards"
         if by_claims:
             raise SettingsError(f"--resource {CLASS}: {why_not}")
         return Plans(host, None, claims_first=False), no_claims(why_not)

@@ -121,7 +121,7 @@ def _together(results: Sequence[PlacementResult]) -> list[PlacementResult]:
         reasons = next((pods.reasons for pods in alike if pods.reasons), {})
         fit = sum(pods.fit for pods in alike)
         merged.append(PlacementResult(replace(first, name=name, count=count), fit, on, reasons))
-    return sorted(merged, key=lambda pods: pods.fit - (pods.batch.count or 0))
+    return sorted(merged, key=lambda pods: -pods.missing)
 
 
 def _waiting(outcome: WhatIfAnswer) -> Iterator[str]:
@@ -247,22 +247,15 @@ def need_lines(need: NodeNeed, plan: ResourcePlan, policy: str, style: Style = P
     lines = [*_now_lines(need.before, plan), *_needed(need, unit)]
     lines.append(f"Pods:     {_fitting(need)}")
     if need.left_out:
-        pods = number_of(sum(pods_left.count for pods_left in need.left_out))
+        pods = number_of(sum(pods_left.missing for pods_left in need.left_out))
         lines.append(
             f"Left out: {pods} that no node of these shapes takes, and no other has room for"
         )
         # Equal pods share a line.
-        merged = _together(
-            [
-                PlacementResult(pods.batch, pods.batch.count - pods.count, {}, pods.reasons)
-                for pods in need.left_out
-                if pods.batch.count
-            ]
-        )
+        merged = _together(need.left_out)
         for result in merged[:_MOST_LEFT_OUT]:
-            count = (result.batch.count or 0) - result.fit
             reason = "; ".join(result.reasons)
-            lines.append(f"          {result.batch.name}: {count}: {reason}")
+            lines.append(f"          {result.batch.name}: {result.missing}: {reason}")
         if len(merged) > _MOST_LEFT_OUT:
             lines.append(f"          and {len(merged) - _MOST_LEFT_OUT} more kinds")
     if need.gated:
@@ -407,7 +400,7 @@ def need_document(need: NodeNeed, plan: ResourcePlan, policy: str) -> dict[str, 
         "podsLeftOut": [
             {
                 "name": pods.batch.name,
-                "pods": pods.count,
+                "pods": pods.missing,
                 "reasons": [
                     {"reason": reason, "shapes": count} for reason, count in pods.reasons.items()
                 ],

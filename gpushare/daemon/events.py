@@ -119,18 +119,23 @@ class EventAggregator:
         default_factory=lambda: Buckets(OBJECT_RATE, OBJECT_BURST, _MAX_OBJECTS)
     )
 
+    def __len__(self) -> int:
+        """Return the number of remembered events."""
+        return len(self._series)
+
     def take(self, event: PendingEvent, now: float) -> Write | None:
         """Return the next write; None for a repetition that the next count includes."""
+        while self._series and now > next(iter(self._series.values())).last + WINDOW:
+            self._series.popitem(last=False)
         series = self._series.get(event.key)
-        if series is None or now > series.last + WINDOW:
+        if series is None:
             about = event.regarding
             # The text of an Event cannot be changed, so each new text is an object more.
             if event.warning and not self._objects.take(f"{about.kind}/{about.uid}", now):
                 return None
             name = event_name(event.regarding, event.stamp)
             self._series[event.key] = _Series(name, now, now)
-            self._series.move_to_end(event.key)
-            while len(self._series) > _MAX_SERIES:
+            if len(self._series) > _MAX_SERIES:
                 self._series.popitem(last=False)
             return Write(name, event)
         series.count, series.last = series.count + 1, now
@@ -159,12 +164,15 @@ class Bucket:
 
     def take_or_wait(self, now: float) -> float:
         """Use a token and return 0; if there is none, return the seconds until there is."""
-        self._used_tokens = max(0.0, self._used_tokens - (now - self.at) * self.rate)
-        self.at = now
+        self._used_tokens, self.at = self.used_tokens(now), now
         if self.burst - self._used_tokens < 1:
             return (1 - self.burst + self._used_tokens) / self.rate
         self._used_tokens += 1
         return 0.0
+
+    def used_tokens(self, now: float) -> float:
+        """Return the tokens that are lacking."""
+        return max(0.0, self._used_tokens - (now - self.at) * self.rate)
 
 
 @dataclass(slots=True, eq=False)
@@ -177,8 +185,14 @@ class Buckets:
     """Upper bound of the kept buckets."""
     _buckets: OrderedDict[str, Bucket] = field(default_factory=OrderedDict)
 
+    def __len__(self) -> int:
+        """Return the number of kept buckets."""
+        return len(self._buckets)
+
     def take(self, name: str, now: float) -> bool:
         """Use a token of that name; return whether there was one."""
+        while self._buckets and not next(iter(self._buckets.values())).used_tokens(now):
+            self._buckets.popitem(last=False)
         bucket = self._buckets.pop(name, None) or Bucket(now, self.rate, self.burst)
         self._buckets[name] = bucket
         if len(self._buckets) > self.max_buckets:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from gpushare.core.claims.model import ClaimRequest, Holding, PodClaims
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
-from gpushare.wire.dra.objects import ClaimMetadata, ClaimsPod, ResourceClaim
+from gpushare.wire.dra.objects import ClaimMetadata, ResourceClaim
 from gpushare.wire.dra.requests import claim_request, holdings
+from gpushare.wire.objects import Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def claim_record(claim: ResourceClaim) -> ClaimRecord:
     return ClaimRecord(ref=ref, is_allocated=False, users=users, request=request)
 
 
-def claim_names(pod: ClaimsPod) -> tuple[str, ...] | None:
+def claim_names(pod: Pod) -> tuple[str, ...] | None:
     """Return the names of the pod's claims; None while a template's claim is still to be made."""
     statuses = (pod.status and pod.status.resource_claim_statuses) or ()
     generated_names = {status.name: status.resource_claim_name for status in statuses}

@@ -46,7 +46,6 @@ from gpushare.settings import Settings, address
 from gpushare.wire import kueue
 from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.codec import Codec
-from gpushare.wire.dra.objects import CLAIMS_PODS
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.kept import LEASE
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
@@ -267,8 +266,7 @@ def watched_sources(
         ListWatch("/api/v1/nodes", NODES),
         watch_handlers.NodeEventHandler(resources, settings.unit, marks),
     )
-    codec: Codec[Any] = CLAIMS_PODS if settings.claims else PODS
-    live_pods = ListWatch("/api/v1/pods", codec, _LIVE_PODS)
+    live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
     pods = Reflector(client, live_pods, pod_handler)
     sources = {"nodes": Source(nodes), "pods": Source(pods)}
     closing = watch_handlers.UnhealthyEventHandler(resources, room_on)

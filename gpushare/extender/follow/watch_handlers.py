@@ -22,7 +22,6 @@ from gpushare.ledger import Changes
 from gpushare.logline import Line
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import demands_of, node_state
-from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.groups import group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.kueue import AdmittedPod, admitted_pod
@@ -167,8 +166,7 @@ class PodEventHandler:
     changed, moved: called after each change of a ledger. gone: called with the uid of each deleted
     pod. mistaken_pods: gets the mistake of each pod. running: gets the pods on nodes, with their
     demands on nodes. placeholders: gets the placeholders. waiting: gets the pods that may wait for
-    devices of claims; the pods of the watch have claims then (ClaimsPod). admitted: gets the pods
-    of workloads that Kueue has admitted.
+    devices of claims. admitted: gets the pods of workloads that Kueue has admitted.
     """
 
     resources: ManagedResources
@@ -301,7 +299,7 @@ class PodEventHandler:
 
     def _waiting_pod(self, pod: Pod) -> WaitingPod | None:
         """Return the record of a pod without a node that may wait for devices of claims."""
-        if self.waiting is None or not isinstance(pod, ClaimsPod):
+        if self.waiting is None:
             return None
         return waiting_pod(pod, [resource.names.resource for resource in self.resources])
 

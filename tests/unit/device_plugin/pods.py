@@ -9,7 +9,8 @@ from gpushare.core.model import Allocation, PodRef
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.cards import DetectedGpu, NodeCards, make_cards
 from gpushare.device_plugin.node_pod import GpuContainer, NodePod, node_pod
-from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.binding import encode
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.pods import request_of
 

@@ -35,8 +35,8 @@ from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.offers import held_places, offers_of
 from gpushare.ledger import LedgerView
 from gpushare.turns import in_turns
-from gpushare.wire.dra.objects import CLAIMS_PODS
 from gpushare.wire.held import held_document
+from gpushare.wire.objects import PODS
 from gpushare.wire.pods import Claimant
 
 _Entries = tuple[Entry, ...]
@@ -346,7 +346,7 @@ class _ClaimsPart(_KeptPart):
         if not needs:
             return _TOO_LARGE
         claims, (_, readings) = self.claims, self._readings
-        books, filters, pod = claims.books, claims.source.filters, CLAIMS_PODS.decode(needs)
+        books, filters, pod = claims.books, claims.source.filters, PODS.decode(needs)
         explained = explain_claims(
             pod, books, filters, claims.matches, self.unit, readings=readings
         )

@@ -38,7 +38,8 @@ from gpushare.errors import (
 )
 from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
 from gpushare.ledger import BINDING_LIFETIME, Ledger
-from gpushare.wire.annotations import Names, encode
+from gpushare.wire.annotations import Names
+from gpushare.wire.binding import encode
 from gpushare.wire.groups import NO_GROUP, Group, group_of
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import has_ended, observe_pod, pod_ref

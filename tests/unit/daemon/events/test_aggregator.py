@@ -85,6 +85,21 @@ def test_only_so_many_series_are_kept() -> None:
     assert flow.take(about(9999), 0.0) is None
 
 
+def test_what_counts_no_more_is_forgotten() -> None:
+    flow = EventAggregator()
+    for number in range(100):
+        flow.take(about(number), 0.0)
+    flow.take(about(0), WINDOW)
+    assert len(flow) == 100
+    flow.take(about(100), WINDOW + 1)
+    assert len(flow) == 2
+    buckets = Buckets(rate=1.0, burst=3.0, max_buckets=10)
+    for name in ("a", "b", "b"):
+        buckets.take(name, 0.0)
+    buckets.take("c", 1.0)
+    assert len(buckets) == 2, "the bucket of a is full again"
+
+
 def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
     bucket, now, token_count = Bucket(0.0, rate=5.0, burst=20.0), 0.0, 0
     while now < 10.0:
