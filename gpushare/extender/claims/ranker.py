@@ -17,13 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 from gpushare.core.claims.first_fit import Steps, first_fit
-from gpushare.core.claims.model import (
-    DeviceKey,
-    Fit,
-    Holding,
-    NoFit,
-    PodClaims,
-)
+from gpushare.core.claims.model import DeviceKey, Fit, Holding, NoFit, PodClaims
 from gpushare.core.decide import BEST
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Request
