@@ -1,4 +1,4 @@
-"""Why a request fits nowhere, the remedies, and how good the place of a bound pod is.
+"""Why a request fits nowhere, and the remedies.
 
 "Now" is the moment of the snapshot.
 
@@ -17,12 +17,11 @@ import numpy as np
 
 from gpushare.core import decide
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
-from gpushare.core.model import ANY_CARD, Pinned, Reason, Request, Shares
+from gpushare.core.model import ANY_CARD, Reason, Request
 from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.node_filters import Obstacle, OwnFilters
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import Pods, StepBudget
-from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import (
     Ints,
@@ -31,7 +30,6 @@ from gpushare.core.snapshot import (
     fellows,
     has_accepted_model,
     has_cards,
-    has_devices,
     has_percents,
     has_room,
     needed_units,
@@ -169,37 +167,6 @@ class Explanation:
         return PodVerdict.WOULD_FIT if self.remedies else PodVerdict.MAY_FIT
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceScore:
-    """A device of the node of a bound pod, as if the pod were not there."""
-
-    device: int
-    free: int
-    value: float | None
-    """Of the policy, higher is better, without a unit; None if the request does not fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class BoundPodScore:
-    """How a policy scores now the place of a bound pod."""
-
-    node: str
-    shares: Shares | None
-    policy: str
-    score: int
-    """Of its node, from 0 to 10: the worst node that fits has 0."""
-    best: str
-    """The node that scores 10, "" if none fits."""
-    fitting: int
-    """How many nodes fit."""
-    devices: tuple[DeviceScore, ...]
-    """Those of its node."""
-    chosen: tuple[int, ...]
-    """The devices that the policy would take there now."""
-    fits: bool = True
-    """Whether it would fit there still."""
-
-
 def explain(
     snapshot: Snapshot,
     names: Sequence[str],
@@ -288,43 +255,6 @@ def explain(
 
 def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
     return np.array([snapshot.row[name] for name in names], dtype=np.intp)
-
-
-def score_bound_pod(
-    snapshot: Snapshot, books: NodeBooks, entry: Entry, ranks: Ranking, name: str
-) -> BoundPodScore:
-    """Return how the ranking by the policy called `name` scores the place of a bound pod.
-
-    It scores the cluster without this pod. Raises whatever the policy raises.
-    """
-    view = _without(snapshot, books, entry)
-    request, node = entry.request, entry.node
-    # Of its own: the books' ranking remembers true snapshots.
-    ranking = Ranking(ranks.policy, kinds=1, neighbours=ranks.neighbours)
-    names = [name for name in view.names if name]
-    scores = decide.score_nodes(view, names, request, ranking)
-    rows = np.array([view.row[node]], dtype=np.intp)
-    mask = has_room(view, rows, request, pairing=True)
-    fits = bool(has_devices(mask, request, view.free, rows)[0])
-    values = ranking.score_devices(view, rows, request)[0].tolist()
-    chosen = decide.best_shares(ranking, view, rows, mask, request) if fits else ()
-    return BoundPodScore(
-        node=node,
-        shares=entry.placement,
-        policy=name,
-        fits=fits,
-        score=next((score for score, nodes in scores.items() if node in nodes), 0),
-        best=scores[decide.BEST][0] if scores else "",
-        fitting=len(decide.filter_nodes(view, names, request).fit),
-        devices=tuple(
-            DeviceScore(device, free, value if ok and fits else None)
-            for device, (free, value, ok) in enumerate(
-                zip(view.free[rows[0]].tolist(), values, mask[0].tolist(), strict=True)
-            )
-            if device < len(books.spec.capacity)
-        ),
-        chosen=tuple(device for device, _ in chosen),
-    )
 
 
 def _models(snapshot: Snapshot, rows: Rows) -> tuple[str, ...]:
@@ -528,7 +458,7 @@ class _Search:
 
         None if it does not help, or if the request fits without any remedy.
         """
-        what_if = _WhatIfNode(books, pairs=bool(remedy.serves))
+        what_if = WhatIfNode(books, pairs=bool(remedy.serves))
 
         def helps(one: Remedy) -> bool:
             after = what_if.after(one)
@@ -564,7 +494,7 @@ class _Search:
         return tuple(obstacle.resource for obstacle in short)
 
 
-class _WhatIfNode:
+class WhatIfNode:
     """A node, counted as if a remedy had happened. pairs: pairing applies there.
 
     All its pods are counted once. To try a remedy, its pods are subtracted from the sums and added
@@ -609,36 +539,3 @@ def _healthy_with(books: NodeBooks, opens: Collection[int]) -> tuple[bool, ...]:
 
 def _closed(books: NodeBooks) -> tuple[int, ...]:
     return tuple(device for device, ok in enumerate(books.spec.healthy) if not ok)
-
-
-def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
-    """Return the snapshot without the charge of one pod of the node."""
-    row = snapshot.row[entry.node]
-    pairs = row in snapshot.pinned
-    one = _WhatIfNode(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
-    used, gpu_pods, pods = snapshot.used.copy(), snapshot.gpu_pods.copy(), snapshot.pods.copy()
-    percents_used = tuple(used.copy() for used in snapshot.percents_used)
-    cpu_free, memory_free = snapshot.cpu_free.copy(), snapshot.memory_free.copy()
-    used[row, : one.used.shape[1]] = one.used[0]
-    for percents, of_one in zip(percents_used, one.percents_used, strict=True):
-        percents[row, : one.used.shape[1]] = of_one[0]
-    gpu_pods[row] = one.gpu_pods[0]
-    pods[row, : one.used.shape[1]] = one.pods[0]
-    cpu_free[row] = max((books.cpu_free or 0) + entry.request.cpu, 0)
-    memory_free[row] = max((books.memory_free or 0) + entry.request.memory, 0)
-    pinned: dict[int, tuple[Pinned, ...]] = dict(snapshot.pinned)
-    pinned.pop(row, None)
-    workloads = {**snapshot.workloads, row: one.workloads.get(0, {})}
-    if one.pinned:
-        pinned[row] = one.pinned[0]
-    return replace(
-        snapshot,
-        used=used,
-        percents_used=percents_used,
-        gpu_pods=gpu_pods,
-        pods=pods,
-        cpu_free=cpu_free,
-        memory_free=memory_free,
-        pinned=pinned,
-        workloads=workloads,
-    )

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, Percents
-from gpushare.core.explain import BoundPodScore, Explanation, Remedy
+from gpushare.core.bound_pod import BoundPodScore
+from gpushare.core.explain import Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import (
@@ -85,13 +86,7 @@ def claim_document(claim: ClaimExplanation) -> dict[str, Any]:
         "requests": list(claim.requests),
         "node": claim.node or None,
         "devices": [
-            {
-                "driver": card.driver,
-                "pool": card.pool,
-                "device": card.device,
-                "uuid": card.uuid or None,
-                "allocated": card.units,
-            }
+            {**card.key._asdict(), "uuid": card.uuid or None, "allocated": card.units}
             for card in claim.cards
         ],
         "pods": list(claim.pods),

@@ -14,7 +14,8 @@ from gpushare.core.amounts import (
     memory_text,
     percents_text,
 )
-from gpushare.core.explain import BoundPodScore, Explanation, PodVerdict, Remedy
+from gpushare.core.bound_pod import BoundPodScore
+from gpushare.core.explain import Explanation, PodVerdict, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import (
@@ -245,7 +246,7 @@ def _claim(claim: ClaimExplanation, unit: str) -> str:
     match claim.state:
         case "allocated":
             devices = ", ".join(
-                f"{'all' if card.units is None else amount(card.units, unit)} of {card.device}"
+                f"{'all' if card.units is None else amount(card.units, unit)} of {card.key.device}"
                 + (f" ({card.uuid})" if card.uuid else "")
                 for card in claim.cards
             )

@@ -12,8 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpushare.core.amounts import charged_units, compute, memory_percent
+from gpushare.core.bound_pod import score_bound_pod
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
-from gpushare.core.explain import Explanation, FreeDevice, Remedy, explain, score_bound_pod
+from gpushare.core.explain import Explanation, FreeDevice, Remedy, explain
 from gpushare.core.model import (
     ANY_SHARERS,
     Apart,
