@@ -46,7 +46,7 @@ POLL = 1.0
 """Seconds between two checks of the client by a quiet watch."""
 
 GATHER = 0.01
-"""Seconds in which changes gather, so that a burst takes few writes."""
+"""Seconds that changes gather, so that a burst takes few writes."""
 
 Encode = Callable[[Record], bytes]
 

@@ -276,7 +276,7 @@ class Store:
         until: Callable[[], bool] = lambda: False,
     ) -> int:
         """Wait for a change after `version` that concerns the caller, for `timeout` s at most;
-        return the version from which to continue, as no change up to it concerns the caller. place:
+        return the version to continue from, as no change up to it concerns the caller. place:
         a field and a value that each relevant change has, before or after.
 
         `wake` ends the wait too; `until` tells whether `wake` was called before.

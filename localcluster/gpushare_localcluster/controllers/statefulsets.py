@@ -20,7 +20,7 @@ from gpushare_localcluster.controllers.cluster import (
 )
 
 _REVISION = "controller-revision-hash"
-"""Label of a pod: the name of the template from which the pod was made."""
+"""Label of a pod: the name of the template of the pod."""
 _INDEX = "apps.kubernetes.io/pod-index"
 _POD_NAME = "statefulset.kubernetes.io/pod-name"
 

@@ -269,7 +269,7 @@ def free_lease_document() -> Json:
 
 
 def metrics_endpoints_document(url: str) -> Json:
-    """Return the Endpoints of the extender at this URL, by which a Prometheus finds its metrics."""
+    """Return the Endpoints of the extender at this URL, for a Prometheus that looks for metrics."""
     parts = urlsplit(url)
     ports = [{"name": "health", "port": parts.port}]
     return {
