@@ -17,15 +17,16 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from gpushare.errors import ApiConflict, ApiNotFound, WireError
 from gpushare.wire.annotations import ALIYUN
 from gpushare_localcluster.api.objects import timestamp
 from gpushare_localcluster.api.reading import PodLogs
 from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
-from gpushare_localcluster.devices.admission import AdmissionError, Devices
 from gpushare_localcluster.informer import Informer, WorkLoop
 from gpushare_localcluster.pod_status import (
+    AdmissionError,
     container_log,
     containers,
     failed_status,
@@ -36,6 +37,9 @@ from gpushare_localcluster.pod_status import (
 )
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.objects import PODS, PodView, read_node, read_pod
+
+if TYPE_CHECKING:  # it needs gRPC
+    from gpushare_localcluster.devices.nodes import NodeDevices
 
 log = logging.getLogger(__name__)
 
@@ -127,10 +131,11 @@ class Kubelet:
     Closes `api` at the end. devices: None if no node has a device plug-in.
     """
 
-    def __init__(self, api: ApiClient, logs: PodLogs, devices: Devices | None = None) -> None:
+    def __init__(self, api: ApiClient, logs: PodLogs, devices: "NodeDevices | None" = None) -> None:
         self._logs = logs
-        self._devices = devices or Devices()
-        self._devices.changed = lambda node: self._loop.add(f"{_NODE}{node}")
+        self._devices = devices
+        if devices:
+            devices.changed = lambda node: self._loop.add(f"{_NODE}{node}")
         self._api = api
         self._lock = threading.Lock()
         self._pods: dict[str, Json] = {}
@@ -159,13 +164,15 @@ class Kubelet:
         if after is None:
             if before is not None:
                 name = before["metadata"]["name"]
-                self._devices.forget(name)
+                if self._devices:
+                    self._devices.forget(name)
                 with self._lock:
                     self._nodes.pop(name, None)
             return
         try:
             node = read_node(after)
-            self._devices.see(after)
+            if self._devices:
+                self._devices.see(after)
         except WireError as error:
             log.warning("node not understood name=%s error=%s", pod_name(after), error)
             return
@@ -231,7 +238,7 @@ class Kubelet:
 
     def _report(self, name: str) -> None:
         """Write the labels of kubelets, and the units that the device plug-in reports."""
-        amounts = self._devices.amounts(name)
+        amounts = self._devices.amounts(name) if self._devices else None
         with self._lock:
             node = self._nodes.get(name)
             missing = self._unlabelled.pop(name, None)
@@ -270,7 +277,7 @@ class Kubelet:
             return None
         if uid not in self._admitted:
             try:
-                variables = self._devices.admit(pod)
+                variables = self._devices.admit(pod) if self._devices else {}
             except AdmissionError as error:
                 self._write_status(pod, failed_status(*_unexpected(str(error)), timestamp()))
                 return None
@@ -315,7 +322,8 @@ class Kubelet:
         return None
 
     def _release(self, uid: str) -> None:
-        self._devices.release(uid)
+        if self._devices:
+            self._devices.release(uid)
         node_name = self._admitted.pop(uid, None)
         node = self._nodes.get(node_name or "")
         if node is not None:

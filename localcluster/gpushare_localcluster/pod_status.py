@@ -16,6 +16,10 @@ from gpushare.wire.quantity import to_units
 Json = dict[str, Any]
 
 
+class AdmissionError(Exception):
+    """The pod fails with UnexpectedAdmissionError."""
+
+
 def granted(pod: Json) -> dict[int, int]:
     """Return the units of the pod by device index."""
     annotations = pod["metadata"].get("annotations") or {}

@@ -21,7 +21,6 @@ from gpushare.wire.objects import PODS as POD_CODEC
 from gpushare.wire.pods import request_of
 from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.demo import processes
-from gpushare_localcluster.devices.nodes import NodeDevices
 from gpushare_localcluster.kubelet import Kubelet
 from gpushare_localcluster.main import main
 from tests.integration.cluster import MEM, NODES, PODS, Cluster, Json
@@ -39,7 +38,6 @@ class Place:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="dd-")))
         kubeconfig = Path(self.cluster.kubeconfig(folder))
         devices, _ = processes.start_device_plugins(folder, kubeconfig, ends)
-        assert isinstance(devices, NodeDevices)
         self.devices, self.folder = devices, folder
         self.plugin_log = folder / "device-plugins.log"
         api = ApiClient(self.cluster.server.url, user_agent="kubelet")

@@ -20,10 +20,13 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpushare.errors import GpuShareError
 from gpushare_localcluster.client import HttpClient
-from gpushare_localcluster.devices.admission import Devices
+
+if TYPE_CHECKING:
+    from gpushare_localcluster.devices.nodes import NodeDevices
 
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0
@@ -156,7 +159,7 @@ class ExtenderProcess(DemoProcess):
 
 def start_device_plugins(
     folder: Path, kubeconfig: Path, ends: contextlib.ExitStack
-) -> tuple[Devices, DemoProcess]:
+) -> tuple["NodeDevices", DemoProcess]:
     """Return the device managers of nodes, and the process of the device plug-ins.
 
     folder: of the demo. ends: gets callbacks that end both.

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare_localcluster.client import MERGE_PATCH, ApiClient, HttpClient, Json
@@ -45,8 +46,10 @@ from gpushare_localcluster.demo.plan import (
     several,
 )
 from gpushare_localcluster.demo.report import Report
-from gpushare_localcluster.devices.admission import Devices
 from gpushare_localcluster.scheduler.trace import LastCycles
+
+if TYPE_CHECKING:  # it needs gRPC
+    from gpushare_localcluster.devices.nodes import NodeDevices
 
 # Seconds in which an expectation must come true, as the extender gets changes by a watch.
 _PATIENCE = 10.0
@@ -88,7 +91,7 @@ class Runner:
         report: Report,
         *,
         stretch: float = 1.0,
-        devices: Devices | None = None,
+        devices: "NodeDevices | None" = None,
         cycles: LastCycles | None = None,
         sees: Callable[[str], bool] | None = None,
     ) -> None:
@@ -97,7 +100,7 @@ class Runner:
         self._board = board
         self._report = report
         self._stretch = stretch
-        self._devices = devices or Devices()
+        self._devices = devices
         self._cycles = cycles or LastCycles()
         self._sees = sees
         self._by_driver: set[str] = set()
@@ -114,7 +117,7 @@ class Runner:
         if not self._wait_for_books(device_nodes):
             self._report.expectation("the extender knows all nodes", "it does not")
             return False
-        if bare := self._devices.beyond:
+        if self._devices and (bare := self._devices.beyond):
             remark = (
                 f"device plug-ins run on {len(device_nodes) - len(bare)} of {len(device_nodes)}"
             )
@@ -146,7 +149,8 @@ class Runner:
             return not any(pod.node and pod.phase == "Pending" for pod in pods.values())
 
         self._board.wait_until(started, _PATIENCE * self._stretch)
-        self._report.told(sorted(self._devices.told(), key=lambda row: row[:2]))
+        rows = self._devices.told() if self._devices else ()
+        self._report.told(sorted(rows, key=lambda row: row[:2]))
 
     def clean(self) -> None:
         """Delete all pods and nodes, and wait until nobody knows them. Raises ApiError."""
@@ -317,7 +321,7 @@ class Runner:
         """Wait until the extender lists exactly these nodes; return whether it does."""
         return self._wait_until(
             lambda: (
-                self._devices.serve(names)
+                (self._devices is None or self._devices.serve(names))
                 and {node["name"] for node in self._inspected() if node["devs"]} - self._by_driver
                 == names
             ),
