@@ -155,7 +155,9 @@ class Report:
             if after is None:
                 return [] if before is None else [self._gone(before)]
             if after.ended and (before is None or not before.ended):
-                return [self._ended(after)]
+                reason = (after.raw.get("status") or {}).get("reason")
+                phase = f"{after.phase} ({reason})" if reason else after.phase
+                return [f"pod {after.name} ended: {phase}{self._freed(after)}"]
             if after.node and not after.ended and (before is None or not before.node):
                 return [self._bound(after)]
             return self._waiting(after)
@@ -172,12 +174,11 @@ class Report:
             of = f" of {size}" if size else ""
             places.append(f"device {device} (+{units}; {self._used[key]}{of} used before)")
             self._used[key] += units
-        place = _shortened(places) if places else "no device"
-        remark = ""
-        if decision is not None:
-            remark = f"  [{decision.feasible} of {decision.evaluated} nodes fit]"
+        more = f" and {len(places) - 2} devices more" if len(places) > 2 else ""
+        place = ", ".join(places[:2]) + more if places else "no device"
+        nodes = f"  [{decision.feasible} of {decision.evaluated} nodes fit]" if decision else ""
         arrow = self._painted("good", f"pod {pod.name} -> node {pod.node}")
-        return f"{arrow} {place}{self._painted('dim', remark)}"
+        return f"{arrow} {place}{self._painted('dim', nodes)}"
 
     def _waiting(self, pod: PodState) -> list[str]:
         uid = str(pod.raw["metadata"]["uid"])
@@ -188,14 +189,7 @@ class Report:
 
     def _gone(self, pod: PodState) -> str:
         self._told.pop(str(pod.raw["metadata"]["uid"]), None)
-        if pod.ended or not pod.node:
-            return f"pod {pod.name} deleted"
-        return f"pod {pod.name} deleted{self._freed(pod)}"
-
-    def _ended(self, pod: PodState) -> str:
-        reason = (pod.raw.get("status") or {}).get("reason")
-        phase_text = f"{pod.phase} ({reason})" if reason else pod.phase
-        return f"pod {pod.name} ended: {phase_text}{self._freed(pod)}"
+        return f"pod {pod.name} deleted{'' if pod.ended or not pod.node else self._freed(pod)}"
 
     def _freed(self, pod: PodState) -> str:
         shares = self._held.pop(str(pod.raw["metadata"]["uid"]), None) or granted(pod.raw)
@@ -261,12 +255,6 @@ def _device_row(node: str, device: Json) -> _Row:
 def _amount(used: int, total: int) -> tuple[str, str]:
     filled = min(round(used * _BAR / total), _BAR) if total else 0
     return f"{used}/{total}", "#" * filled + "." * (_BAR - filled)
-
-
-def _shortened(places: list[str]) -> str:
-    """Return the first two places, and the number of the others."""
-    more = len(places) - 2
-    return ", ".join(places[:2]) + (f" and {more} devices more" if more > 0 else "")
 
 
 _TRY = (

@@ -302,27 +302,16 @@ class ImageLocality(PlainPlugin):
         }
         if not any(shares.values()):
             return Status(Code.SKIP)
-        state.write(_KEY, _Wanted(images, shares))
+        state.write(_KEY, (images, shares))
         return SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return 0 for up to 23 MiB of images, 100 for 1000 MiB per container."""
-        pod_images = state.read(_KEY, _Wanted)
-        size = sum(
-            int(node.node.images.get(name, 0) * pod_images.shares[name])
-            for name in pod_images.images
-        )
-        max_size = _MOST_OF_A_CONTAINER * len(pod_images.images)
+        images, shares = state.read(_KEY, tuple)
+        size = sum(int(node.node.images.get(name, 0) * shares[name]) for name in images)
+        max_size = _MOST_OF_A_CONTAINER * len(images)
         size = min(max(size, _LEAST), max_size)
         return MAX_NODE_SCORE * (size - _LEAST) // (max_size - _LEAST)
-
-
-class _Wanted:
-    """The pod's images, and the share of nodes that have each image."""
-
-    def __init__(self, images: list[str], shares: dict[str, float]) -> None:
-        self.images = images
-        self.shares = shares
 
 
 def _normalized(name: str) -> str:

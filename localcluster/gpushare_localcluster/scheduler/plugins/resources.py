@@ -111,15 +111,14 @@ class NodeResourcesFit(Strategy):
             reasons.append("Too many pods")
         for name, request in pod.requests.items():
             all_of_it = allocatable.get(name, 0)
-            if 0 < request > all_of_it - requested.get(name, 0) and not self._is_ignored(name):
+            if 0 < request > all_of_it - requested.get(name, 0) and not (
+                name in self._ignored or ("/" in name and name.partition("/")[0] in self._groups)
+            ):
                 reasons.append(f"Insufficient {name}")
                 if request > all_of_it:
                     # More than the empty node has: evicting pods would not help.
                     code = fwk.Code.UNRESOLVABLE
         return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
-
-    def _is_ignored(self, name: str) -> bool:
-        return name in self._ignored or ("/" in name and name.partition("/")[0] in self._groups)
 
 
 class NodeResourcesLeastAllocated(Strategy):
