@@ -14,7 +14,6 @@ the times of its conditions (pkg/kubelet: 10 s between renewals of 40 s, 5 min b
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -176,7 +175,10 @@ class Kubelet:
         except WireError as error:
             log.warning("node not understood name=%s error=%s", pod_name(after), error)
             return
-        missing = {key: value for key, value in _labels(node.name) if key not in node.labels}
+        # The labels that every kubelet adds to the node.
+        labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}
+        labels["kubernetes.io/arch"] = "amd64"
+        missing = {key: value for key, value in labels.items() if key not in node.labels}
         with self._lock:
             if missing:
                 self._unlabelled[node.name] = missing
@@ -357,13 +359,6 @@ def admission_shortage(pod: PodView, node: NodeInfo) -> tuple[str, str] | None:
 def _unexpected(reason: str) -> tuple[str, str]:
     message = f"Pod was rejected: Allocate failed due to {reason}, which is unexpected"
     return "UnexpectedAdmissionError", message
-
-
-def _labels(node: str) -> Iterator[tuple[str, str]]:
-    """Yield the labels that every kubelet adds to the node."""
-    yield "kubernetes.io/hostname", node
-    yield "kubernetes.io/os", "linux"
-    yield "kubernetes.io/arch", "amd64"
 
 
 def _run_seconds(pod: Json) -> float | None:

@@ -118,7 +118,10 @@ def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Objec
     if resource.status:
         body = with_fields(body, status=old.get("status"))
     if resource is PODS:
-        body = pods.with_importance(old, body)
+        # The priority stays, unless the update of a client sets one.
+        fields, spec = ("priority", "preemptionPolicy"), section(old, "spec")
+        importance = {field: spec[field] for field in fields if field in spec}
+        body = {**body, "spec": {**importance, **with_fields(section(body, "spec"))}}
     body = completed(resource, body)
     if resource is PODS:
         pods.check_update(old, body)

@@ -104,13 +104,6 @@ def _asked(container: Object) -> Object:
     return {**resources, **{field: amounts for field, amounts in lists.items() if amounts}}
 
 
-def with_importance(old: Object, new: Object) -> Object:
-    """Return the pod with the old priority, unless the update of a client sets one."""
-    fields = ("priority", "preemptionPolicy")
-    old_values = {field: value for field, value in section(old, "spec").items() if field in fields}
-    return {**new, "spec": {**old_values, **with_fields(section(new, "spec"))}}
-
-
 def new_status(body: Object, now: str) -> Object:
     """Return the status of a new pod."""
     status: Object = {"phase": "Pending", "qosClass": qos_class(body)}

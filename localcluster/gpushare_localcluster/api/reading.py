@@ -298,7 +298,8 @@ def listing(registry: Registry, target: Target, call: Call) -> Response:
     page, remaining = records[start : start + limit], len(records) - start - limit
     meta: Object = {"resourceVersion": str(version)}
     if remaining > 0:
-        meta["continue"] = _token(version, page[-1].key)
+        token = to_json([version, *page[-1].key])
+        meta["continue"] = base64.urlsafe_b64encode(token).decode()
         meta["remainingItemCount"] = remaining
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
@@ -315,10 +316,6 @@ def _exact_version(registry: Registry, call: Call) -> int | None:
     if version > registry.store.version:
         raise StatusError(504, "Timeout", f"Too large resource version: {version}")
     return version if call.query.get("resourceVersionMatch") == "Exact" else None
-
-
-def _token(version: int, key: tuple[str, str]) -> str:
-    return base64.urlsafe_b64encode(to_json([version, *key])).decode()
 
 
 def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:

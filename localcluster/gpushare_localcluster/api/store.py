@@ -104,16 +104,6 @@ HISTORY = 20_000
 """Upper bound on the changes kept per resource, by default; older versions answer 410."""
 
 
-def utc_now() -> datetime:
-    """Return the time of day in UTC."""
-    return datetime.now(UTC)
-
-
-def random_uid() -> str:
-    """Return a new uid."""
-    return str(uuid.uuid4())
-
-
 class _Table:
     """The objects of one resource, the recent changes, and the version before the oldest."""
 
@@ -155,8 +145,8 @@ class Store:
     def __init__(
         self,
         *,
-        clock: Callable[[], datetime] = utc_now,
-        new_uid: Callable[[], str] = random_uid,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        new_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
         history: int = HISTORY,
     ) -> None:
         """Start empty at version 1, since clients take 0 for "any version"."""

@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -46,7 +47,7 @@ from gpushare_localcluster.demo.plan import (
     several,
 )
 from gpushare_localcluster.demo.report import Report
-from gpushare_localcluster.scheduler.trace import LastCycles
+from gpushare_localcluster.scheduler.trace import CycleTrace
 
 if TYPE_CHECKING:  # it needs gRPC
     from gpushare_localcluster.devices.nodes import NodeDevices
@@ -92,7 +93,7 @@ class Runner:
         *,
         stretch: float = 1.0,
         devices: "NodeDevices | None" = None,
-        cycles: LastCycles | None = None,
+        cycles: deque[CycleTrace] | None = None,
         sees: Callable[[str], bool] | None = None,
     ) -> None:
         self._api = api
@@ -101,7 +102,7 @@ class Runner:
         self._report = report
         self._stretch = stretch
         self._devices = devices
-        self._cycles = cycles or LastCycles()
+        self._cycles = deque[CycleTrace]() if cycles is None else cycles
         self._sees = sees
         self._by_driver: set[str] = set()
         """Nodes with devices of a DRA driver, now or before."""
@@ -315,7 +316,7 @@ class Runner:
             else pod
             for name, pod in self._board.pods().items()
         }
-        return Facts(pods, nodes, books, self._cycles.all())
+        return Facts(pods, nodes, books, tuple(self._cycles.copy()))
 
     def _wait_for_books(self, names: set[str]) -> bool:
         """Wait until the extender lists exactly these nodes; return whether it does."""
