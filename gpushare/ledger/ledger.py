@@ -198,6 +198,7 @@ class Ledger(Reader):
         """
         with self._lock:
             before, node = self._store.records.get(ref.uid), allocation.node
+            arrays = self._store.arrays
             if records.next_phase(before, Event.ASSUMED) is None:
                 if before is not None and before.assumption is not None:
                     raise PodInFlight(f"pod {ref}: another bind of it has not ended")
@@ -208,7 +209,7 @@ class Ledger(Reader):
                 if isinstance(before, Entry):
                     raise PodMismatch(f"pod {ref} is already bound to node {before.node!r}")
             self._store.check_fits(ref.uid, request, allocation)
-            if seen is not None and self._store.arrays.changed(node) > seen:
+            if seen is not None and arrays.changed_at[arrays.row[node]] > seen:
                 raise InsufficientMemory(f"node {node!r} has changed meanwhile")
             node_record = self._store.nodes[node]
             if any(node_record.spec.uuids):
