@@ -455,8 +455,7 @@ class Reader:
     def entry(self, uid: str) -> Entry | None:
         """Return the charge of the pod."""
         with self._lock:
-            record = self._store.records.get(uid)
-        return record if isinstance(record, Entry) else None
+            return self._store.entry(uid)
 
     def record(self, uid: str) -> Record | None:
         """Return the known state of the pod."""

@@ -266,12 +266,8 @@ class Ledger(Reader):
             return resumed
 
     def settle(self, uid: str, token: int, pod: ObservedPod | None, now: float) -> None:
-        """Settle an overdue charge by a read of its pod made since `overdue` gave the token.
-
-        pod None: no pod of that name exists. A read that shows the pod bound makes its charge
-        landed; it is a fact once the watch shows it, since a list under way may be older than the
-        read. One that shows it unbound settles only once no late write can bind it any more; where
-        it was known to be bound, an alarm tells it.
+        """Settle an overdue charge by a read of its pod made since `overdue` gave the token; see
+        records.read.
         """
         with self._lock:
             step = records.read(self._store.records.get(uid), pod, token, now)
