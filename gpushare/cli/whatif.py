@@ -183,13 +183,7 @@ def _plans(
     kubectl = connection(vars(options), os.environ)
     driver_cards = listed_cluster.list_cards(kubectl, options.claims)
     (host,) = listed_cluster.list_books(
-        kubectl,
-        resource_names[:1],
-        options.unit,
-        driver_cards,
-        policy=options.policy,
-        namespace=options.extender_namespace,
-        as_shared=options.as_shared,
+        kubectl, resource_names[:1], driver_cards, options, as_shared=options.as_shared
     )
     if options.extender:
         _take_holds(options.extender, host)
