@@ -12,10 +12,8 @@ Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_pod_templates
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -155,36 +153,27 @@ _OF_DAEMONS = (
 )
 """Tolerations that the DaemonSet controller adds to each pod (pkg/controller/daemon/util)."""
 
-_NO_WORKLOADS = Counter[tuple[str, str]]()
 
-
+@dataclass
 class PodReader:
-    """Reads pods from words and files.
+    """Reads pods from words and files."""
 
-    books: for words and tables. manifests: reads manifests. claims: for words. priority, demands:
-    of pods in words and tables.
-    """
-
-    def __init__(
-        self,
-        books: ListedResource,
-        manifests: "ManifestReader",
-        claims: Claims,
-        priority: int,
-        demands: Demands,
-    ) -> None:
-        self._books = books
-        self._manifests = manifests
-        self._claims = claims
-        self._priority = priority
-        self._demands = demands
-        self.has_words = False
-        """Whether pods in words or of tables were read."""
+    books: ListedResource
+    """For words and tables."""
+    manifests: "ManifestReader"
+    claims: Claims
+    """For words."""
+    priority: int
+    """Of pods in words and tables."""
+    demands: Demands
+    """Of pods in words and tables."""
+    has_words: bool = False
+    """Whether pods in words or of tables were read."""
 
     def wanted(self, flag: str, word: str) -> tuple[list[PodBatch], list[PodBatch]]:
         """Return the pods of one --pods or --gang: (by annotation, by claims)."""
-        unit, resource = self._books.unit, self._books.names.resource
-        pods = pods_of_words(word, unit, resource, self._priority)
+        unit, resource = self.books.unit, self.books.names.resource
+        pods = pods_of_words(word, unit, resource, self.priority)
         if pods is not None:
             if flag == "--gang" and pods.count is None:
                 text = f"{word!r}: how many at once? write '{word.strip()} x 3'"
@@ -206,18 +195,18 @@ class PodReader:
                 if request.percents:
                     _check_no_claims(resource, f"{path}: {pod.name}")
                 request = replace(request, resources=_resources(request, resource))
-                rows.append(PodBatch(pod.name, request, 1, priority=self._priority))
+                rows.append(PodBatch(pod.name, request, 1, priority=self.priority))
             return self._of_books(rows, word)
-        batches, users = self._manifests.pods(read_documents(word), word)
-        return batches, wanted_of(users, self._claims.books.unit)
+        batches, users = self.manifests.pods(read_documents(word), word)
+        return batches, wanted_of(users, self.claims.books.unit)
 
     def _of_books(self, pods: list[PodBatch], source: str) -> tuple[list[PodBatch], list[PodBatch]]:
         self.has_words = True
-        pods = [replace(batch, demands=self._demands) for batch in pods]
-        if not isinstance(self._books, ListedCards):
+        pods = [replace(batch, demands=self.demands) for batch in pods]
+        if not isinstance(self.books, ListedCards):
             return pods, []
         try:
-            return [], [self._claims.in_words(batch) for batch in pods]
+            return [], [self.claims.in_words(batch) for batch in pods]
         except MessageError as error:
             raise SettingsError(f"{source}: {error}") from error
 
@@ -253,29 +242,21 @@ def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Pod
     return PodBatch(" ".join(text.split()), request, number, priority=priority)
 
 
+@dataclass
 class ManifestReader:
-    """Reads the pods of manifests; claims and templates of the manifests are added to `claims`.
+    """Reads the pods of manifests."""
 
-    resource_names: pods by annotation must ask for the first. priorities: returns the
-    PriorityClasses. nodes: for the pods of DaemonSets. workloads: number of existing pods by
-    (namespace, KIND/NAME).
-    """
-
-    def __init__(
-        self,
-        resource_names: Sequence[Names],
-        priorities: Callable[[], Priorities],
-        claims: Claims,
-        nodes: Sequence[NodeState] = (),
-        workloads: Mapping[tuple[str, str], int] = _NO_WORKLOADS,
-    ) -> None:
-        self._names = resource_names
-        self._priorities = cache(priorities)
-        self._claims = claims
-        self._nodes = nodes
-        self._workloads = workloads
-        self.warnings: list[str] = []
-        """Objects without pods that count, and remarks on pods that count."""
+    names: Sequence[Names]
+    """Of the managed resources; pods by annotation must ask for the first."""
+    priorities: Callable[[], Priorities]
+    claims: Claims
+    """Claims and templates of the manifests are added."""
+    nodes: Sequence[NodeState] = ()
+    """For the pods of DaemonSets."""
+    workloads: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Number of existing pods by (namespace, KIND/NAME)."""
+    warnings: list[str] = field(default_factory=list)
+    """Objects without pods that count, and remarks on pods that count."""
 
     def pods(
         self, documents: Iterable[object], source: str
@@ -296,14 +277,14 @@ class ManifestReader:
                 pods.append((item, at))
                 continue
             name = str(metadata.get("name") or "")[:253]
-            namespace = str(metadata.get("namespace") or self._claims.namespace())
+            namespace = str(metadata.get("namespace") or self.claims.namespace())
             body = json.dumps(item, default=str).encode()
             try:
                 if kind == "ResourceClaim":
                     # A claim of the cluster wins over a claim of a manifest.
-                    self._claims.claims.setdefault((namespace, name), RESOURCE_CLAIMS.decode(body))
+                    self.claims.claims.setdefault((namespace, name), RESOURCE_CLAIMS.decode(body))
                 else:
-                    self._claims.templates[namespace, name] = CLAIM_TEMPLATES.decode(body).claim()
+                    self.claims.templates[namespace, name] = CLAIM_TEMPLATES.decode(body).claim()
             except WireError as error:
                 raise SettingsError(f"{at}: {kind} {name}: {error}") from error
         batches: list[PodBatch] = []
@@ -312,7 +293,7 @@ class ManifestReader:
         for item, at in pods:
             wanted = self._wanted(item, at)
             if item.get("kind") == "DaemonSet":
-                wanted = [pod for batch in wanted for pod in _of_daemons(batch, self._nodes)]
+                wanted = [pod for batch in wanted for pod in _of_daemons(batch, self.nodes)]
             own_batches = [pod for pod in wanted if isinstance(pod, PodBatch)]
             self._note_existing(item, own_batches)
             batches += own_batches
@@ -322,7 +303,7 @@ class ManifestReader:
                 templates = pod_templates(item)
                 why_not = "makes no pods"
                 if templates:
-                    why_not = _without_request(templates, self._names[0])
+                    why_not = _without_request(templates, self.names[0])
                 passed_over.append(f"{str(item.get('kind'))[:80]} {name} {why_not}")
         text = "; ".join(passed_over)
         if not (batches or users):
@@ -351,11 +332,11 @@ class ManifestReader:
                 decoded = PODS.decode(json.dumps(template.pod, default=str).encode())
                 if kind != "Pod":
                     own(decoded, Owner(kind=kind, name=name, uid=label, controller=True))
-                match = request_among(decoded, self._names)
+                match = request_among(decoded, self.names)
             except WireError as error:
                 raise SettingsError(f"{source}: {error}") from error
             if match is None and decoded.spec and decoded.spec.resource_claims:
-                namespace = str(metadata.get("namespace") or self._claims.namespace())
+                namespace = str(metadata.get("namespace") or self.claims.namespace())
                 user = self._user(decoded, namespace, source)
                 if user is not None:
                     priority = self._priority(template.pod, source)
@@ -371,16 +352,16 @@ class ManifestReader:
                     priority=self._priority(template.pod, source),
                 )
                 wanted.append(batch)
-                if mistake := misplaced(decoded, batch.request, self._names[0]):
+                if mistake := misplaced(decoded, batch.request, self.names[0]):
                     self.warnings.append(f"Warning: {label}: {mistake}")
         return wanted
 
     def _note_existing(self, item: Mapping[str, object], batches: Sequence[PodBatch]) -> None:
         """Warn of an object that has pods in the cluster already, which keep their devices."""
-        if batches and self._workloads:
+        if batches and self.workloads:
             metadata, kind = mapping(item.get("metadata")), item.get("kind")
-            namespace = str(metadata.get("namespace") or self._claims.namespace())
-            existing = self._workloads.get((namespace, f"{kind}/{metadata.get('name')}"))
+            namespace = str(metadata.get("namespace") or self.claims.namespace())
+            existing = self.workloads.get((namespace, f"{kind}/{metadata.get('name')}"))
             if existing:
                 count = sum(batch.count or 0 for batch in batches)
                 self.warnings.append(
@@ -393,13 +374,13 @@ class ManifestReader:
 
         Raises SettingsError for a pod with claims that do not count here.
         """
-        if self._claims.why_not:
+        if self.claims.why_not:
             raise SettingsError(
-                f"{source}: asks by claims, which do not count here: {self._claims.why_not}; say"
+                f"{source}: asks by claims, which do not count here: {self.claims.why_not}; say"
                 " their sizes in words, such as '8GiB x 3'"
             )
         try:
-            user = user_of(pod, self._names[0], self._claims, name="", namespace=namespace)
+            user = user_of(pod, self.names[0], self.claims, name="", namespace=namespace)
         except WireError as error:
             raise SettingsError(f"{source}: {error}") from error
         if user is not None and not user.claims:
@@ -408,7 +389,7 @@ class ManifestReader:
 
     def _priority(self, pod: Mapping[str, object], source: str) -> int:
         """Return the priority that the API server would give the pod."""
-        spec, priorities = mapping(pod.get("spec")), self._priorities()
+        spec, priorities = mapping(pod.get("spec")), self.priorities()
         name, number = spec.get("priorityClassName"), spec.get("priority")
         if name:
             if str(name) not in priorities.classes:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 
 from gpushare.cli import listed_cluster
@@ -88,7 +88,7 @@ def _answer(options: argparse.Namespace) -> tuple[str, bool]:
     tolerated = tolerated_taints(books, options.tolerate)
     manifests = ManifestReader(
         resource_names,
-        listed_cluster.Priorities if offline else priorities,
+        listed_cluster.Priorities if offline else cache(priorities),
         claims,
         plans.nodes(),
         plans.host.books.workloads,
