@@ -228,7 +228,7 @@ def _books_text(resources: ManagedResources) -> Iterator[str]:
     yield family_text(
         "gpushare_holds",
         "Pods for which filter keeps a place that is not bound yet",
-        {labels: len(of_resource) for labels, of_resource in holds.items()},
+        {labels: len(of_resource.by_key) for labels, of_resource in holds.items()},
     )
     yield family_text(
         "gpushare_holds_lapsed_total",
