@@ -22,7 +22,7 @@ from gpushare.explain.defrag import DefragAnswer, Hole, MoveRules, PodMove, Rule
 from gpushare.ledger import Ledger
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import MoveRecord, eviction, record_of
-from gpushare.wire.objects import OWNED_PODS, Metadata, OwnedPod
+from gpushare.wire.objects import PODS, Metadata, Pod
 from gpushare.wire.pods import pod_path, read_pod
 
 _POLL = 2.0
@@ -224,14 +224,14 @@ class DefragRun:
 
     # -- reads for the observation ----------------------------------------------------------------
 
-    def pod(self, ref: PodRef) -> OwnedPod | None:
+    def pod(self, ref: PodRef) -> Pod | None:
         """Return the pod; None if the pod is gone, or another pod has the name."""
-        return read_pod(partial(self._kubectl.request, "GET", query={}), OWNED_PODS, ref)
+        return read_pod(partial(self._kubectl.request, "GET", query={}), PODS, ref)
 
-    def pods_of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
+    def pods_of_owner(self, pod: Pod) -> dict[str, Pod]:
         """Return the pods of the namespace that have not ended, by uid."""
         path = f"/api/v1/namespaces/{(pod.metadata or Metadata()).namespace}/pods"
-        pods = items(self._kubectl, path, OWNED_PODS, NOT_ENDED, [])
+        pods = items(self._kubectl, path, PODS, NOT_ENDED, [])
         return {(pod.metadata and pod.metadata.uid) or "": pod for pod in pods}
 
     def look(self, max_moves: int) -> tuple[DefragAnswer, MoveRules, Ledger]:

@@ -41,7 +41,6 @@ from gpushare.explain.document import document
 from gpushare.explain.pod import NodeAsk, PodExplanation, explain_pod
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from gpushare.wire.inventory import check_unit, mib_of
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.placeholders import FOR, placeholder_of
@@ -90,7 +89,7 @@ def _parts(documents: Iterable[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
 
 
 def _documents(
-    pods: Mapping[PodName, ClaimsPod | None], options: argparse.Namespace, kubectl: Kubectl
+    pods: Mapping[PodName, Pod | None], options: argparse.Namespace, kubectl: Kubectl
 ) -> Iterator[dict[str, Any]]:
     """Yield the documents about the pods.
 
@@ -118,7 +117,7 @@ class _Explainer:
             Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]
         ]
 
-    def document(self, name: PodName, pod: ClaimsPod | None) -> dict[str, Any]:
+    def document(self, name: PodName, pod: Pod | None) -> dict[str, Any]:
         """Return the document about the pod. pod: None if it is not read yet.
 
         Raises ApiError, MessageError, SettingsError.
@@ -130,7 +129,7 @@ class _Explainer:
             return ask_explanation(options.extender, *name)
         if pod is None:
             path = "/api/v1/namespaces/{}/pods/{}".format(*name)
-            pod = CLAIMS_PODS.decode_answer(kubectl.request("GET", path, query={}), *name)
+            pod = PODS.decode_answer(kubectl.request("GET", path, query={}), *name)
         managed_names = [names.resource for names in self._names]
         claims = by_claims(pod, managed_names, _class_resources(pod, managed_names, kubectl))
         try:
@@ -180,7 +179,7 @@ def _class_resources(pod: Pod, managed: Collection[str], kubectl: Kubectl) -> Co
 
 
 def _by_claims(
-    pod: ClaimsPod, resource_names: Sequence[Names], kubectl: Kubectl, options: argparse.Namespace
+    pod: Pod, resource_names: Sequence[Names], kubectl: Kubectl, options: argparse.Namespace
 ) -> PodExplanation:
     """Return the explanation of a pod with claims, by the devices and claims of the API server."""
     cards = list_cards(kubectl, "")

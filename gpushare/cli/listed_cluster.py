@@ -41,10 +41,11 @@ from gpushare.wire import objects
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.demands import demands_of, node_state
-from gpushare.wire.dra.objects import CLAIMS_PODS, CLASS
+from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.gpu_models import labelled_gpus
 from gpushare.wire.inventory import decode_unhealthy, mib_of
 from gpushare.wire.nodes import node_spec, share_by_labels, unit_of
+from gpushare.wire.objects import PODS
 from gpushare.wire.pods import names_any, observe_pod, pod_ref
 from gpushare.wire.request_mistakes import is_whole
 
@@ -120,7 +121,7 @@ class ListedResource:
     """Demands of running pods on nodes, by uid."""
     daemons: dict[str, Counter[str]] = field(default_factory=dict)
     """Amounts of DaemonSet pods by resource, by node name."""
-    pods: dict[str, objects.OwnedPod] = field(default_factory=dict)
+    pods: dict[str, objects.Pod] = field(default_factory=dict)
     """Listed pods with devices, by uid."""
     claiming: set[str] = field(default_factory=set)
     """The uids of pods with claims."""
@@ -211,7 +212,7 @@ def list_books(
     """
     notes: list[str] = [*cards.notes]
     nodes = list(items(api, "/api/v1/nodes", objects.NODES, {}, notes))
-    pods = list(items(api, "/api/v1/pods", objects.OWNED_PODS, NOT_ENDED, notes))
+    pods = list(items(api, "/api/v1/pods", objects.PODS, NOT_ENDED, notes))
     try:
         path = f"/api/v1/namespaces/{namespace}/configmaps"
         maps = list(items(api, path, objects.CONFIG_MAPS, {}, notes))
@@ -308,7 +309,7 @@ def list_rules(api: Getter, books: ListedResource, notes: list[str], now: float)
     return ListedRules(books.pods, namespaces, budgets, now)
 
 
-def _has_whole_gpus(pod: objects.OwnedPod, nodes: Collection[str]) -> bool:
+def _has_whole_gpus(pod: objects.Pod, nodes: Collection[str]) -> bool:
     """Return whether the pod is on one of the nodes and asks for whole GPUs."""
     spec = pod.spec or objects.PodSpec()
     return spec.node_name in nodes and any(
@@ -318,7 +319,7 @@ def _has_whole_gpus(pod: objects.OwnedPod, nodes: Collection[str]) -> bool:
     )
 
 
-def _take(books: ListedResource, pod: objects.OwnedPod) -> None:
+def _take(books: ListedResource, pod: objects.Pod) -> None:
     try:
         observed = observe_pod(pod, books.names)
         books.ledger.pod_changed(observed)
@@ -413,7 +414,7 @@ def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) 
     pending: list[tuple[str, claim_pods.ClaimsUser]] = []
     wrong: list[str] = []
     gated = 0
-    for pod in items(api, "/api/v1/pods", CLAIMS_PODS, NOT_ENDED, notes):
+    for pod in items(api, "/api/v1/pods", PODS, NOT_ENDED, notes):
         metadata, node = pod.metadata or objects.Metadata(), (pod.spec and pod.spec.node_name) or ""
         if not (pod.spec and pod.spec.resource_claims) or (
             metadata.deletion_timestamp and not node

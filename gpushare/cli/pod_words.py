@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from gpushare.cli.facts import Fields, elements, mapping, text
 from gpushare.cli.kubectl import Kubectl
 from gpushare.errors import MessageError, SettingsError
-from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from gpushare.wire.fields import NAME
+from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.pods import has_ended, pod_ref
 
 PodName = tuple[str, str]
@@ -34,7 +34,7 @@ _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "", "DoesNotExist": "!"}
 
 def pods_named(
     word: str, selector: str, namespace: str, kubectl: Kubectl
-) -> Mapping[PodName, ClaimsPod | None]:
+) -> Mapping[PodName, Pod | None]:
     """Return the pod, not read (None), or the pods of a workload or with these labels that have not
     ended, pending pods first.
 
@@ -58,7 +58,7 @@ def pods_named(
     body = kubectl.request(
         "GET", f"/api/v1/namespaces/{namespace}/pods", query={"labelSelector": labels}
     )
-    pods = [pod for pod in CLAIMS_PODS.decode_list(body).items if not has_ended(pod)]
+    pods = [pod for pod in PODS.decode_list(body).items if not has_ended(pod)]
     if not pods:
         raise MessageError(f"no pod of {word or labels} runs or waits in namespace {namespace}")
     pods.sort(key=lambda pod: bool(pod.spec and pod.spec.node_name))

@@ -24,7 +24,7 @@ from gpushare.logline import Line
 from gpushare.wire.annotations import Names
 from gpushare.wire.device_list import DEVICE_LIST, DeviceList, encode_device_list
 from gpushare.wire.inventory import decode_inventory, encode_inventory
-from gpushare.wire.objects import OWN_NODES, Metadata, Node, NodeInfo
+from gpushare.wire.objects import NODES, Metadata, Node, NodeInfo
 
 log = logging.getLogger("gpushare.node")
 
@@ -79,7 +79,7 @@ class NodeWriter(Loop):
     def _write(self, cards: NodeCards) -> None:
         """Write the values that differ from the Node's. Raises ApiError, WireError."""
         body = self.api.request("GET", self._path, timeout=_TIMEOUT)
-        node = OWN_NODES.decode_answer(body, "", self.node)
+        node = NODES.decode_answer(body, "", self.node)
         metadata = node.metadata or Metadata()
         labels = metadata.labels or {}
         self.cgpu_disabled = labels.get(CGPU_LABEL) == "true"

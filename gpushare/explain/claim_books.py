@@ -31,12 +31,17 @@ from gpushare.core.claims.pools import gather_pools
 from gpushare.core.model import NodeSpec, ObservedPod, Request
 from gpushare.core.pairing import Pairing
 from gpushare.errors import MessageError
-from gpushare.explain.claim_cards import ClaimCard, cards_of, memory_units
-from gpushare.explain.claim_records import ClaimRecord, PodRequests, claim_names
+from gpushare.explain.claim_records import (
+    ClaimCard,
+    ClaimRecord,
+    PodRequests,
+    cards_of,
+    claim_names,
+    memory_units,
+)
 from gpushare.ledger import Ledger
-from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.dra.requests import classes_by_resource, extended_request
-from gpushare.wire.objects import PodSpec
+from gpushare.wire.objects import Pod, PodSpec
 
 MAX_NODE_WEIGHT = 16384
 """Upper bound on the devices, attributes, capacities and counters that are kept of the slices of
@@ -278,7 +283,7 @@ class ClaimBooks:
         with self._changed:
             return tuple(self._claims[uid] for uid in self._holders.get(key, ()))
 
-    def requests(self, pod: ClaimsPod) -> PodRequests:
+    def requests(self, pod: Pod) -> PodRequests:
         """Return the requests that kube-scheduler has to allocate for the pod."""
         namespace = (pod.metadata and pod.metadata.namespace) or ""
         names = claim_names(pod)

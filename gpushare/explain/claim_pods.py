@@ -14,11 +14,12 @@ from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.node_filters import PODS
 from gpushare.core.selectors import NO_DEMANDS, Demands, NodeSelectorTerm, Requirement
 from gpushare.errors import MessageError
-from gpushare.explain.claim_cards import memory_units
+from gpushare.explain.claim_records import memory_units
 from gpushare.explain.placer import PodBatch
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.objects import ClaimsPod, ResourceClaim
+from gpushare.wire.dra.objects import ResourceClaim
+from gpushare.wire.objects import Pod
 from gpushare.wire.pods import priority_of, request_of
 
 
@@ -80,7 +81,7 @@ def wanted_of(users: Iterable[ClaimsUser], unit: int) -> list[PodBatch]:
 
 
 def user_of(
-    pod: ClaimsPod,
+    pod: Pod,
     names: Names,
     source: ClaimSource,
     *,
@@ -127,9 +128,7 @@ def memory_parts(claims: Iterable[ClaimRequest], unit: int) -> list[int]:
     return parts
 
 
-def _claims(
-    pod: ClaimsPod, namespace: str, source: ClaimSource
-) -> Iterator[tuple[ResourceClaim, str]]:
+def _claims(pod: Pod, namespace: str, source: ClaimSource) -> Iterator[tuple[ResourceClaim, str]]:
     """Yield (claim, key of the claim for other pods) for each claim of the pod, once a claim."""
     statuses = (pod.status and pod.status.resource_claim_statuses) or ()
     generated = {item.name: item.resource_claim_name for item in statuses}

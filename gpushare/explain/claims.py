@@ -38,7 +38,8 @@ from gpushare.explain.pod import (
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.conditions import scheduler_view
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.objects import CLASS, ClaimsPod
+from gpushare.wire.dra.objects import CLASS
+from gpushare.wire.objects import Pod
 from gpushare.wire.pods import has_ended, names_any, pod_ref, request_of
 
 NOT_SHOWN = "known by ResourceSlices alone"
@@ -68,7 +69,7 @@ Readings = dict[Hashable, DeviceReading]
 _BYTES = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 
 
-def by_claims(pod: ClaimsPod, resources: Collection[str], by_class: Collection[str] = ()) -> bool:
+def by_claims(pod: Pod, resources: Collection[str], by_class: Collection[str] = ()) -> bool:
     """Return whether the pod has claims, and asks for none of the managed resources.
 
     by_class: extended resources that kube-scheduler makes claims for.
@@ -78,7 +79,7 @@ def by_claims(pod: ClaimsPod, resources: Collection[str], by_class: Collection[s
 
 
 def explain_claims(
-    pod: ClaimsPod,
+    pod: Pod,
     books: ClaimBooks,
     filters: OwnFilters,
     matches: Matcher,
@@ -120,7 +121,7 @@ def explain_claim(claim: ClaimRecord, books: ClaimBooks) -> ClaimExplanation:
         card = books.card(holding.key)
         is_whole = card is None or (holding.consumed is None and not card.parts)
         units = None if card is None or is_whole else books.units_of(holding, card)
-        devices.append(GivenCard(*holding.key, card.uuid if card else "", units))
+        devices.append(GivenCard(holding.key, card.uuid if card else "", units))
         nodes += books.nodes_of(holding.key)
     pods = tuple(name for name, _ in claim.users)
     node_names = ", ".join(sorted({*nodes}))
@@ -151,7 +152,7 @@ def _quantity(thousandths: int) -> str:
 
 
 def read_devices(
-    pod: ClaimsPod,
+    pod: Pod,
     books: ClaimBooks,
     filters: OwnFilters,
     matches: Matcher,
@@ -185,7 +186,7 @@ def read_devices(
     return readings[question]
 
 
-def allowed_nodes(pod: ClaimsPod, books: ClaimBooks) -> frozenset[str] | None:
+def allowed_nodes(pod: Pod, books: ClaimBooks) -> frozenset[str] | None:
     """Return the nodes that can use all devices of the pod's allocated claims; None: any node.
 
     A claim that is reserved for this pod alone does not count: kube-scheduler may free it.

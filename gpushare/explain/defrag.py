@@ -25,7 +25,7 @@ from gpushare.wire.annotations import strict_number
 from gpushare.wire.budgets import DisruptionBudget
 from gpushare.wire.demands import demands_of
 from gpushare.wire.groups import NO_GROUP, group_of
-from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, PodsAffinity, controller_of
+from gpushare.wire.objects import Affinity, Metadata, Pod, PodSpec, controller_of
 from gpushare.wire.pods import may_wait
 
 MOST_MOVES = 4
@@ -93,7 +93,7 @@ class MoveRules(Protocol):
 class ListedRules:
     """The rules of a cluster that was listed."""
 
-    pods: Mapping[str, OwnedPod]
+    pods: Mapping[str, Pod]
     """By uid."""
     namespaces: Mapping[str, Mapping[str, str]]
     """Labels of the namespaces that the user may read."""
@@ -136,10 +136,10 @@ class ListedRules:
         return MoveVerdict(rule, lost_seconds, f"{owner.kind}/{owner.name}", disruptions)
 
 
-def _is_bound_by_more(pod: OwnedPod) -> bool:
+def _is_bound_by_more(pod: Pod) -> bool:
     """Return whether constraints of the pod depend on more than the nodes."""
-    spec = pod.spec or OwnedPodSpec()
-    affinity = spec.affinity or PodsAffinity()
+    spec = pod.spec or PodSpec()
+    affinity = spec.affinity or Affinity()
     return bool(
         affinity.pod_affinity
         or affinity.pod_anti_affinity

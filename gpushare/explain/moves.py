@@ -18,7 +18,7 @@ from gpushare.errors import ApiConflict, ApiError, ApiNotFound
 from gpushare.explain.defrag import DefragAnswer, MoveRules, PodMove, Rule
 from gpushare.ledger import Reader
 from gpushare.wire.moves import may_succeed
-from gpushare.wire.objects import Metadata, OwnedPod, Owner, controller_of
+from gpushare.wire.objects import Metadata, Owner, Pod, controller_of
 from gpushare.wire.pods import has_ended
 
 WAIT = 300.0
@@ -156,7 +156,7 @@ class Run:
         """The move with a sent eviction and no clear answer."""
         self.evicted: PodMove | None = None
         """The move with an evicted pod, until the heir of the pod runs."""
-        self.old: OwnedPod | None = None
+        self.old: Pod | None = None
         """The pod to move, read before its eviction."""
         self.before: frozenset[str] = frozenset()
         """The uids of the pods of the same owner at that time."""
@@ -249,10 +249,10 @@ class Run:
 class MovesCluster(Protocol):
     """The reads of a cluster in which pods are moved."""
 
-    def pod(self, ref: PodRef) -> OwnedPod | None:
+    def pod(self, ref: PodRef) -> Pod | None:
         """Return the pod; None if the pod is gone, or another pod has the name."""
 
-    def pods_of_owner(self, pod: OwnedPod) -> Mapping[str, OwnedPod]:
+    def pods_of_owner(self, pod: Pod) -> Mapping[str, Pod]:
         """Return the pods that have not ended of the owner of this pod, or more pods, by uid."""
 
     def look(self, max_moves: int) -> tuple[DefragAnswer, MoveRules, Reader] | None:
@@ -286,19 +286,19 @@ def observe(run: Run, cluster: MovesCluster) -> Observation:
     return Observation(plan=plan, spent=spent)
 
 
-def is_going(pod: OwnedPod | None) -> bool:
+def is_going(pod: Pod | None) -> bool:
     """Return whether the pod is gone, has ended, or is being deleted."""
     if pod is None or has_ended(pod):
         return True
     return bool(pod.metadata and pod.metadata.deletion_timestamp)
 
 
-def node_of(pod: OwnedPod) -> str:
+def node_of(pod: Pod) -> str:
     """Return the node of the pod, or ""."""
     return (pod.spec and pod.spec.node_name) or ""
 
 
-def _heir_of(old: OwnedPod, before: frozenset[str], pods: Mapping[str, OwnedPod]) -> Heir | None:
+def _heir_of(old: Pod, before: frozenset[str], pods: Mapping[str, Pod]) -> Heir | None:
     """Return the pod that has come in place of the old one, the one with a node first.
 
     before: the uids that were there before the old one was evicted.

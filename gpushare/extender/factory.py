@@ -43,20 +43,11 @@ from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.settings import Settings, address
+from gpushare.wire import kueue
 from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.codec import Codec
-from gpushare.wire.dra.objects import CLAIMS_PODS
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.kept import LEASE
-from gpushare.wire.kueue import (
-    ADMISSION_CHECKS,
-    API,
-    RESOURCE_FLAVORS,
-    WORKLOADS,
-    read_check,
-    read_flavor,
-    read_workload,
-)
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.scale_down import Mark
 from gpushare.wire.scheduler.config import ExtenderConfig
@@ -275,8 +266,7 @@ def watched_sources(
         ListWatch("/api/v1/nodes", NODES),
         watch_handlers.NodeEventHandler(resources, settings.unit, marks),
     )
-    codec: Codec[Any] = CLAIMS_PODS if settings.claims else PODS
-    live_pods = ListWatch("/api/v1/pods", codec, _LIVE_PODS)
+    live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
     pods = Reflector(client, live_pods, pod_handler)
     sources = {"nodes": Source(nodes), "pods": Source(pods)}
     closing = watch_handlers.UnhealthyEventHandler(resources, room_on)
@@ -306,14 +296,19 @@ def kueue_sources(
     """Return the collections of Kueue by name, each with a handler that fills `seen`."""
     names = [resource.names for resource in resources]
     collections: tuple[tuple[str, Codec[Any], Callable[[Any], Any], Shown[Any]], ...] = (
-        ("workloads", WORKLOADS, partial(read_workload, managed_names=names), seen.workloads),
-        ("admissionchecks", ADMISSION_CHECKS, read_check, seen.checks),
-        ("resourceflavors", RESOURCE_FLAVORS, read_flavor, seen.flavors),
+        (
+            "workloads",
+            kueue.WORKLOADS,
+            partial(kueue.read_workload, managed_names=names),
+            seen.workloads,
+        ),
+        ("admissionchecks", kueue.ADMISSION_CHECKS, kueue.read_check, seen.checks),
+        ("resourceflavors", kueue.RESOURCE_FLAVORS, kueue.read_flavor, seen.flavors),
     )
     sources = {}
     for name, codec, read, shown in collections:
         handler = ObjectHandler[Any, Any](read, shown.replace, shown.put)
-        machine = ListWatch(f"{API}/{name}", codec)
+        machine = ListWatch(f"{kueue.API}/{name}", codec)
         sources[name] = Source(Reflector(client, machine, handler, optional=True), optional=True)
     return sources
 

@@ -21,14 +21,13 @@ from gpushare.core.model import PodRef
 from gpushare.core.node_names import MAX_PARTS, KnownNames, NodeNames
 from gpushare.errors import MessageError
 from gpushare.wire.codec import decode_with
-from gpushare.wire.dra.objects import ClaimsPod, ClaimsPodSpec, ClaimsPodStatus
 from gpushare.wire.fields import (
     LABEL_PATTERN,
     MAX_NAME_LENGTH,
     NAME_PATTERN,
     UID_PATTERN,
 )
-from gpushare.wire.objects import Metadata, Node, Pod
+from gpushare.wire.objects import Metadata, Node, Pod, PodSpec, PodStatus
 from gpushare.wire.pods import pod_ref
 
 _T = TypeVar("_T", bound=Struct)
@@ -51,7 +50,7 @@ MAX_KNOWN = 20_000
 class FilterArgs:
     """A filter or prioritize request."""
 
-    pod: ClaimsPod
+    pod: Pod
     names: NodeNames
     """The nodes asked about, each once, in the order given."""
     ref: PodRef | None
@@ -86,15 +85,15 @@ class _CheckedMetadata(Metadata, gc=False, rename="camel"):
     uid: Annotated[str, Meta(pattern=rf"^({UID_PATTERN})?\Z")] | None = None
 
 
-class _CheckedSpec(ClaimsPodSpec, gc=False, rename="camel"):
+class _CheckedSpec(PodSpec, gc=False, rename="camel"):
     node_name: NodeName | None = None
 
 
-class _CheckedStatus(ClaimsPodStatus, gc=False, rename="camel"):
+class _CheckedStatus(PodStatus, gc=False, rename="camel"):
     nominated_node_name: NodeName | None = None
 
 
-class CheckedPod(ClaimsPod, gc=False):
+class CheckedPod(Pod, gc=False):
     """A pod with names that the API server would accept, so that kept names are bounded.
 
     The verb handles a part that is missing.
@@ -176,10 +175,10 @@ class NameLists:
     def __init__(self) -> None:
         self._lists: tuple[tuple[bytes, NodeNames], ...] = ()
         self.known: KnownNames | None = None
-        self.last_pod: tuple[bytes, ClaimsPod, PodRef] | None = None
+        self.last_pod: tuple[bytes, Pod, PodRef] | None = None
         """The pod of the last call, with the JSON: the next prioritize has the same pod."""
 
-    def pod(self, text: bytes) -> tuple[bytes, ClaimsPod, PodRef]:
+    def pod(self, text: bytes) -> tuple[bytes, Pod, PodRef]:
         """Return the JSON of a pod, the pod and its name. Raises MessageError, or msgspec's errors.
 
         The same pod in a row is the same object.
@@ -272,7 +271,7 @@ def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
     return FilterArgs(pod, unique, ref, dict(zip(names, items, strict=True)))
 
 
-def decode_pod(body: bytes, lists: NameLists) -> tuple[ClaimsPod, bytes] | None:
+def decode_pod(body: bytes, lists: NameLists) -> tuple[Pod, bytes] | None:
     """Return the pod of a filter request and the received JSON of NodeNames; None for a body that
     only `decode_filter` can read, which then has the pod in `lists`.
     """

@@ -131,31 +131,22 @@ class Inventory:
 
 def encode_inventory(inventory: Inventory) -> str:
     """Return the annotation's text; default values are left out."""
-    document: dict[str, Any] = {
-        "v": VERSION,
-        "unit": inventory.unit,
-        "devices": [],
-    }
+    devices = []
     for device in inventory.devices:
-        item: dict[str, Any] = {}
-        if device.uuid:
-            item["uuid"] = device.uuid
-        if device.model:
-            item["model"] = device.model
+        item: dict[str, Any] = {"uuid": device.uuid} if device.uuid else {}
+        item |= {"model": device.model} if device.model else {}
         item["mem"] = device.mem
-        if not device.healthy:
-            item["healthy"] = False
-        if device.problem:
-            item["problem"] = device.problem[:_MAX_TEXT_LENGTH]
-        document["devices"].append(item)
-    if inventory.marks_assigned:
-        document["marksAssigned"] = True
-    if inventory.serves_by_identity:
-        document["servesByIdentity"] = True
-    if inventory.uncounted:
-        document["uncounted"] = list(inventory.uncounted[:MAX_DEVICES])
-    if inventory.gone:
-        document["gone"] = list(inventory.gone[-MAX_DEVICES:])
+        item |= {} if device.healthy else {"healthy": False}
+        item |= {"problem": device.problem[:_MAX_TEXT_LENGTH]} if device.problem else {}
+        devices.append(item)
+    flags = {
+        "marksAssigned": inventory.marks_assigned,
+        "servesByIdentity": inventory.serves_by_identity,
+        "uncounted": inventory.uncounted[:MAX_DEVICES],
+        "gone": inventory.gone[-MAX_DEVICES:],
+    }
+    document = {"v": VERSION, "unit": inventory.unit, "devices": devices}
+    document |= {key: value for key, value in flags.items() if value}
     return json.dumps(document, separators=(",", ":"))
 
 

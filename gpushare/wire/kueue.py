@@ -95,8 +95,6 @@ class PodSetAssignment(Struct, gc=False, rename="camel"):
 
 
 class Admission(Struct, gc=False, rename="camel"):
-    """Admission."""
-
     pod_set_assignments: list[PodSetAssignment] | None = None
 
 
@@ -108,14 +106,10 @@ class ReclaimablePods(Struct, gc=False):
 
 
 class RequeueState(Struct, gc=False, rename="camel"):
-    """RequeueState."""
-
     requeue_at: str | None = None
 
 
 class WorkloadSpec(Struct, gc=False, rename="camel"):
-    """WorkloadSpec."""
-
     pod_sets: list[PodSet] | None = None
     priority: int | None = None
 
@@ -139,8 +133,6 @@ class QueuedWorkload(Struct, gc=False):
 
 
 class AdmissionCheckSpec(Struct, gc=False, rename="camel"):
-    """AdmissionCheckSpec."""
-
     controller_name: str | None = None
     parameters: dict[str, Any] | None = None
 
@@ -152,23 +144,17 @@ class AdmissionCheckStatus(Struct, gc=False):
 
 
 class AdmissionCheck(Struct, gc=False):
-    """AdmissionCheck."""
-
     metadata: Metadata | None = None
     spec: AdmissionCheckSpec | None = None
     status: AdmissionCheckStatus | None = None
 
 
 class ResourceFlavorSpec(Struct, gc=False, rename="camel"):
-    """ResourceFlavorSpec."""
-
     node_labels: dict[str, str] | None = None
     tolerations: list[objects.Toleration] | None = None
 
 
 class ResourceFlavor(Struct, gc=False):
-    """ResourceFlavor."""
-
     metadata: Metadata | None = None
     spec: ResourceFlavorSpec | None = None
 

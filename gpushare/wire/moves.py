@@ -16,21 +16,15 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from msgspec import structs
+
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
 from gpushare.wire.demands import demands_of
 from gpushare.wire.fields import MAX_NAME_LENGTH
 from gpushare.wire.groups import GROUP_ANNOTATIONS
 from gpushare.wire.kept import MOVES
-from gpushare.wire.objects import (
-    Metadata,
-    OwnedPod,
-    OwnedPodSpec,
-    Owner,
-    Pod,
-    PortsContainer,
-    controller_of,
-)
+from gpushare.wire.objects import Container, Metadata, Owner, Pod, PodSpec, controller_of
 
 SETTLES = 300.0
 """Seconds after which an eviction without a recorded end counts as settled."""
@@ -58,11 +52,11 @@ def may_succeed(pod: Pod, owner: Owner, name: str) -> bool:
     return (controller_of(pod) or Owner()).uid == owner.uid
 
 
-def kept_owned(pod: OwnedPod, annotation: str) -> OwnedPod | None:
+def kept_owned(pod: Pod, annotation: str) -> Pod | None:
     """Return the pod with the fields that decide whether the pod may be moved; None if the fields
     are larger than the bounds: such a pod is not moved. annotation: the owner's permission.
     """
-    metadata, spec = pod.metadata or Metadata(), pod.spec or OwnedPodSpec()
+    metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()
     labels, annotations = metadata.labels or {}, metadata.annotations or {}
     texts = sum(len(key) + len(value) for key, value in labels.items())
     if len(labels) > _MOST_LABELS or texts > _MOST_TEXT or not demands_of(pod).is_complete:
@@ -75,38 +69,25 @@ def kept_owned(pod: OwnedPod, annotation: str) -> OwnedPod | None:
         for volume in spec.volumes or ()
         if volume.host_path or volume.persistent_volume_claim or volume.ephemeral
     )
-    return OwnedPod(
-        Metadata(
-            metadata.name,
-            metadata.namespace,
-            metadata.uid,
-            metadata.resource_version,
-            metadata.creation_timestamp,
-            metadata.deletion_timestamp,
-            labels,
-            {
-                key: annotations[key][:MAX_NAME_LENGTH]
-                for key in (annotation, *GROUP_ANNOTATIONS)
-                if key in annotations
-            },
-            [owner for owner in metadata.owner_references or () if owner.controller][:1],
+    kept_keys = annotations.keys() & {annotation, *GROUP_ANNOTATIONS}
+    controller = controller_of(pod)
+    return Pod(
+        structs.replace(
+            metadata,
+            annotations={key: annotations[key][:MAX_NAME_LENGTH] for key in kept_keys},
+            owner_references=[controller] if controller else [],
         ),
-        OwnedPodSpec(
-            node_name=spec.node_name,
-            scheduler_name=spec.scheduler_name,
-            node_selector=spec.node_selector,
-            affinity=spec.affinity,
-            containers=[] if port is None else [PortsContainer(ports=[port])],
-            priority=spec.priority,
-            tolerations=spec.tolerations,
-            scheduling_gates=spec.scheduling_gates,
-            scheduling_group=spec.scheduling_group,
+        structs.replace(
+            spec,
+            containers=[] if port is None else [Container(ports=[port])],
+            init_containers=None,
+            overhead=None,
+            resources=None,
             volumes=[*islice(volumes, 1)],
             resource_claims=(spec.resource_claims or [])[:1],
             topology_spread_constraints=(spec.topology_spread_constraints or [])[:1],
-            host_network=spec.host_network,
         ),
-        pod.status,
+        pod.status and structs.replace(pod.status, resource_claim_statuses=None),
     )
 
 

@@ -1,5 +1,7 @@
 """Kubernetes objects as the API server writes them: narrow typed structs.
 
+A struct has the name of the type in Kubernetes' API unless the docstring has another.
+
 Knows the JSON of Node, Pod, ConfigMap, PodDisruptionBudget and of the objects that size groups of
 pods, only the fields that we read; every field may be missing or null, quantities may be numbers,
 unknown fields are skipped. Knows no meaning of the fields (see pods.py and nodes.py), and no lists
@@ -68,27 +70,30 @@ class SecurityContext(Struct, gc=False):
     privileged: bool | None = None
 
 
+class Port(Struct, gc=False, rename="camel"):
+    """ContainerPort."""
+
+    host_port: int | None = None
+
+
 class Container(Struct, gc=False, rename="camel"):
     """Container; restart_policy "Always" makes an init container a sidecar."""
 
     name: str | None = None
     env: list[Variable] | None = None
+    ports: list[Port] | None = None
     resources: Resources | None = None
     restart_policy: str | None = None
     security_context: SecurityContext | None = None
 
 
 class NodeSelectorRequirement(Struct, gc=False):
-    """NodeSelectorRequirement."""
-
     key: str | None = None
     operator: str | None = None
     values: list[str] | None = None
 
 
 class NodeSelectorTerm(Struct, gc=False, rename="camel"):
-    """NodeSelectorTerm."""
-
     match_expressions: list[NodeSelectorRequirement] | None = None
     match_fields: list[NodeSelectorRequirement] | None = None
 
@@ -107,30 +112,44 @@ class NodeAffinity(Struct, gc=False):
     )
 
 
-class Affinity(Struct, gc=False, rename="camel"):
-    """Affinity."""
+class Present(Struct, gc=False):
+    """An object that counts by the presence alone."""
 
+
+class Affinity(Struct, gc=False, rename="camel"):
     node_affinity: NodeAffinity | None = None
+    pod_affinity: Present | None = None
+    pod_anti_affinity: Present | None = None
 
 
 class Toleration(Struct, gc=False):
-    """Toleration."""
-
     key: str | None = None
     operator: str | None = None
     value: str | None = None
     effect: str | None = None
 
 
-class Present(Struct, gc=False):
-    """An object that counts by the presence alone."""
-
-
 class Volume(Struct, gc=False, rename="camel"):
-    """Volume, of the kinds that may have to be made for a pod."""
+    """Volume, of the kinds that may have to be made for a pod, or bind the pod to a node."""
 
     persistent_volume_claim: Present | None = None
     ephemeral: Present | None = None
+    host_path: Present | None = None
+
+
+class PodClaim(Struct, gc=False, rename="camel"):
+    """PodResourceClaim."""
+
+    name: str | None = None
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PodClaimStatus(Struct, gc=False, rename="camel"):
+    """PodResourceClaimStatus: the claim that was made from a template."""
+
+    name: str | None = None
+    resource_claim_name: str | None = None
 
 
 class SchedulingGroup(Struct, gc=False, rename="camel"):
@@ -140,8 +159,6 @@ class SchedulingGroup(Struct, gc=False, rename="camel"):
 
 
 class PodSpec(Struct, gc=False, rename="camel"):
-    """PodSpec."""
-
     node_name: str | None = None
     scheduler_name: str | None = None
     node_selector: dict[str, str] | None = None
@@ -158,12 +175,12 @@ class PodSpec(Struct, gc=False, rename="camel"):
     termination_grace_period_seconds: int | None = None
     scheduling_group: SchedulingGroup | None = None
     volumes: list[Volume] | None = None
-    resource_claims: list[Present] | None = None
+    resource_claims: list[PodClaim] | None = None
+    topology_spread_constraints: list[Present] | None = None
+    host_network: bool | None = None
 
 
 class PodCondition(Struct, gc=False):
-    """PodCondition."""
-
     type: str | None = None
     status: str | None = None
     reason: str | None = None
@@ -171,17 +188,14 @@ class PodCondition(Struct, gc=False):
 
 
 class PodStatus(Struct, gc=False, rename="camel"):
-    """PodStatus."""
-
     phase: str | None = None
     conditions: list[PodCondition] | None = None
     start_time: str | None = None
     nominated_node_name: str | None = None
+    resource_claim_statuses: list[PodClaimStatus] | None = None
 
 
 class Pod(Struct, gc=False):
-    """Pod."""
-
     metadata: Metadata | None = None
     spec: PodSpec | None = None
     status: PodStatus | None = None
@@ -207,56 +221,11 @@ class StartedPod(Pod, gc=False):
     status: StartedPodStatus | None = None
 
 
-class PodsAffinity(Affinity, gc=False, rename="camel"):
-    """Affinity, with the presence of pod affinity and pod anti-affinity."""
-
-    pod_affinity: Present | None = None
-    pod_anti_affinity: Present | None = None
-
-
-class Port(Struct, gc=False, rename="camel"):
-    """ContainerPort."""
-
-    host_port: int | None = None
-
-
-class PortsContainer(Container, gc=False, rename="camel"):
-    """Container with ports."""
-
-    ports: list[Port] | None = None
-
-
-class HostVolume(Volume, gc=False, rename="camel"):
-    """Volume, of the kinds that bind a pod to a node, or may."""
-
-    host_path: Present | None = None
-
-
-class OwnedPodSpec(PodSpec, gc=False, rename="camel"):
-    """PodSpec with the further fields that bind a pod to a node."""
-
-    affinity: PodsAffinity | None = None
-    containers: list[PortsContainer] | None = None  # type: ignore[assignment]  # decoded, not set
-    volumes: list[HostVolume] | None = None  # type: ignore[assignment]  # decoded, not set
-    topology_spread_constraints: list[Present] | None = None
-    host_network: bool | None = None
-
-
-class OwnedPod(Pod, gc=False):
-    """Pod with the fields that decide whether it may be moved; others need not decode these."""
-
-    spec: OwnedPodSpec | None = None
-
-
 class Namespace(Struct, gc=False):
-    """Namespace."""
-
     metadata: Metadata | None = None
 
 
 class Taint(Struct, gc=False):
-    """Taint."""
-
     key: str | None = None
     value: str | None = None
     effect: str | None = None
@@ -270,26 +239,8 @@ class NodeFields(Struct, gc=False):
 
 
 class NodeCondition(Struct, gc=False):
-    """NodeCondition."""
-
     type: str | None = None
     status: str | None = None
-
-
-class NodeStatus(Struct, gc=False):
-    """NodeStatus."""
-
-    capacity: dict[str, Quantity] | None = None
-    allocatable: dict[str, Quantity] | None = None
-    conditions: list[NodeCondition] | None = None
-
-
-class Node(Struct, gc=False):
-    """Node."""
-
-    metadata: Metadata | None = None
-    spec: NodeFields | None = None
-    status: NodeStatus | None = None
 
 
 class NodeInfo(Struct, gc=False, rename="camel"):
@@ -299,28 +250,25 @@ class NodeInfo(Struct, gc=False, rename="camel"):
     kubelet_version: str | None = None
 
 
-class OwnNodeStatus(NodeStatus, gc=False, rename="camel"):
-    """NodeStatus with the software of the node."""
-
+class NodeStatus(Struct, gc=False, rename="camel"):
+    capacity: dict[str, Quantity] | None = None
+    allocatable: dict[str, Quantity] | None = None
+    conditions: list[NodeCondition] | None = None
     node_info: NodeInfo | None = None
 
 
-class OwnNode(Node, gc=False):
-    """Node with software versions, for a program on the node; others need not decode these."""
-
-    status: OwnNodeStatus | None = None
+class Node(Struct, gc=False):
+    metadata: Metadata | None = None
+    spec: NodeFields | None = None
+    status: NodeStatus | None = None
 
 
 class ConfigMap(Struct, gc=False):
-    """ConfigMap."""
-
     metadata: Metadata | None = None
     data: dict[str, str] | None = None
 
 
 class PriorityClass(Struct, gc=False, rename="camel"):
-    """PriorityClass."""
-
     metadata: Metadata | None = None
     value: int = 0
     global_default: bool | None = None
@@ -367,8 +315,6 @@ class LeaderWorkerTemplate(Struct, gc=False):
 
 
 class LeaderWorkerSetSpec(Struct, gc=False, rename="camel"):
-    """LeaderWorkerSetSpec."""
-
     startup_policy: str | None = None
     leader_worker_template: LeaderWorkerTemplate | None = None
 
@@ -410,8 +356,6 @@ class JobSetStartupPolicy(Struct, gc=False, rename="camel"):
 
 
 class JobSetSpec(Struct, gc=False, rename="camel"):
-    """JobSetSpec."""
-
     replicated_jobs: list[ReplicatedJob] | None = None
     startup_policy: JobSetStartupPolicy | None = None
 
@@ -424,8 +368,6 @@ class ReplicatedJobStatus(Struct, gc=False):
 
 
 class JobSetStatus(Struct, gc=False, rename="camel"):
-    """JobSetStatus."""
-
     replicated_jobs_status: list[ReplicatedJobStatus] | None = None
 
 
@@ -439,10 +381,8 @@ class JobSet(Struct, gc=False):
 
 PODS: Codec[Pod] = Codec(Pod)
 STARTED_PODS: Codec[Pod] = Codec(StartedPod, "Pod")
-OWNED_PODS: Codec[OwnedPod] = Codec(OwnedPod, "Pod")
 NAMESPACES: Codec[Namespace] = Codec(Namespace)
 NODES: Codec[Node] = Codec(Node)
-OWN_NODES: Codec[OwnNode] = Codec(OwnNode, "Node")
 CONFIG_MAPS: Codec[ConfigMap] = Codec(ConfigMap)
 PRIORITY_CLASSES: Codec[PriorityClass] = Codec(PriorityClass)
 BUDGETS: Codec[PodDisruptionBudget] = Codec(PodDisruptionBudget)

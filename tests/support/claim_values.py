@@ -22,7 +22,7 @@ from gpushare.core.claims.model import (
 from gpushare.core.model import PodRef
 from gpushare.core.selectors import Taint
 from gpushare.explain.claim_records import ClaimRecord
-from gpushare.wire.dra.objects import ClaimsPod
+from gpushare.wire.objects import Pod
 
 GIB = 1 << 30
 DRIVER = "gpu.example.com"
@@ -116,7 +116,7 @@ def open_claim(number: int, gib: int, count: int = 1) -> ClaimRecord:
     return ClaimRecord(ref=ref, is_allocated=False, request=request)
 
 
-def pod_with(*numbers: int, uid: str = "pod-uid") -> ClaimsPod:
+def pod_with(*numbers: int, uid: str = "pod-uid") -> Pod:
     """Return a pod with these claims."""
     claims = [{"name": f"c{n}", "resourceClaimName": f"claim-{n}"} for n in numbers]
     body = {
@@ -126,6 +126,6 @@ def pod_with(*numbers: int, uid: str = "pod-uid") -> ClaimsPod:
     return decoded(body)
 
 
-def decoded(body: dict[str, object]) -> ClaimsPod:
+def decoded(body: dict[str, object]) -> Pod:
     """Return a pod as stored by the API server."""
-    return msgspec.convert(body, ClaimsPod)
+    return msgspec.convert(body, Pod)

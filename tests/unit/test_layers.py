@@ -106,11 +106,13 @@ DOORS: dict[str, tuple[str, ...]] = {
     "matplotlib": ("sim.plots",),
     "msgspec": (
         "wire.codec",
+        "wire.binding",
         "wire.dra.objects",
         "wire.dra.requests",
         "wire.objects",
         "wire.extender",
         "wire.kueue",
+        "wire.moves",
         "wire.preempt",
         "device_plugin.devices",
         "gpushare_localcluster.api.objects",

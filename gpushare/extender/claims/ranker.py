@@ -17,13 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 from gpushare.core.claims.first_fit import Steps, first_fit
-from gpushare.core.claims.model import (
-    DeviceKey,
-    Fit,
-    Holding,
-    NoFit,
-    PodClaims,
-)
+from gpushare.core.claims.model import DeviceKey, Fit, Holding, NoFit, PodClaims
 from gpushare.core.decide import BEST
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Request
@@ -31,13 +25,19 @@ from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
 from gpushare.core.snapshot import Floats, Snapshot
 from gpushare.explain.claim_books import ClaimBooks
-from gpushare.explain.claim_predictions import ClaimPredictions, Prediction, best_place
 from gpushare.explain.claim_records import ClaimRecord, PodRequests
-from gpushare.explain.claim_score import Part, parts_of, values_of
+from gpushare.explain.claim_score import (
+    ClaimPredictions,
+    Part,
+    Prediction,
+    best_place,
+    parts_of,
+    values_of,
+)
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.logline import Line
-from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.dra.selectors import Selectors
+from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, pod_name
 
 log = logging.getLogger("gpushare.claims")
@@ -189,7 +189,7 @@ class ClaimRanker:
         self.predictions: Counter[str] = Counter(right=0, other_device=0, other_node=0)
         self.pods: Counter[str] = Counter(ranked=0, not_ranked=0)
 
-    def concerns(self, pod: ClaimsPod) -> bool:
+    def concerns(self, pod: Pod) -> bool:
         """Return whether kube-scheduler may have to allocate devices for the pod."""
         spec = pod.spec
         if spec is None:
@@ -197,7 +197,7 @@ class ClaimRanker:
         resources = self.books.resources
         return bool(spec.resource_claims) or bool(resources and names_any(pod, resources.keys()))
 
-    def rank(self, pod: ClaimsPod, names: NodeNames) -> Ranked | None:
+    def rank(self, pod: Pod, names: NodeNames) -> Ranked | None:
         """Return the order of the named nodes; None if none of these nodes can be ranked.
 
         The devices predicted on the best node count as taken until the claims of the pod show an
@@ -248,7 +248,7 @@ class ClaimRanker:
 
     # -- under the lock -------------------------------------------------------------------------
 
-    def _requests(self, pod: ClaimsPod) -> PodRequests:
+    def _requests(self, pod: Pod) -> PodRequests:
         requests = self.books.requests(pod)
         if requests.missing:
             namespace = (pod.metadata and pod.metadata.namespace) or ""

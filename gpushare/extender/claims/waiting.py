@@ -3,8 +3,6 @@
 kube-scheduler calls no extender for a pod that has no devices on any node, so the watch tells of
 these pods. A bounded part of each pod is kept as JSON, and a bounded number of pods; a namespace
 with many pods loses its own.
-
-Tested in `tests/unit/extender/claims/test_waiting.py`.
 """
 
 from collections import Counter
@@ -18,8 +16,8 @@ from gpushare.explain.text import last_words
 from gpushare.extender.follow.shown import Shown
 from gpushare.turns import in_turns
 from gpushare.wire.conditions import scheduler_view
-from gpushare.wire.dra.objects import ClaimsPod, ClaimsPodSpec
-from gpushare.wire.objects import Metadata, seconds_of
+from gpushare.wire.dra.objects import needs_of
+from gpushare.wire.objects import Metadata, Pod, PodSpec, seconds_of
 from gpushare.wire.pods import names_any, pod_ref
 from gpushare.wire.request_mistakes import resources_of
 
@@ -48,11 +46,11 @@ class WaitingPod:
         return self.has_claims or not self.resources.isdisjoint(by_class)
 
 
-def waiting_pod(pod: ClaimsPod, managed: Collection[str]) -> WaitingPod | None:
+def waiting_pod(pod: Pod, managed: Collection[str]) -> WaitingPod | None:
     """Return the record of a pod without a node; None for a pod that can have no claims, or asks
     for a managed resource.
     """
-    metadata, spec = pod.metadata or Metadata(), pod.spec or ClaimsPodSpec()
+    metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()
     resources = frozenset(name for name in resources_of(pod) if "/" in name)
     if not (spec.resource_claims or resources) or names_any(pod, managed):
         return None
@@ -60,7 +58,7 @@ def waiting_pod(pod: ClaimsPod, managed: Collection[str]) -> WaitingPod | None:
         ref = pod_ref(pod)
     except WireError:
         return None
-    needs = pod.needs()
+    needs = needs_of(pod)
     is_small = len(needs) <= MAX_NEEDS
     return WaitingPod(
         ref=ref,

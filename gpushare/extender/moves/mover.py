@@ -6,8 +6,6 @@ rules, makes the plan again, and records the move (wire/moves.py). Meanwhile hol
 for the pending pod, as soon as the room opens, and the new place of the moved pod. An eviction has
 the uid and resourceVersion of the pod, and a process that does not lead sends none. The mover reads
 only pods with the consent of their owners.
-
-Tested in `tests/unit/extender/moves/test_mover.py`.
 """
 
 import json
@@ -40,7 +38,7 @@ from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import MoveRecord, eviction, kept_owned, read_record
-from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod
+from gpushare.wire.objects import BUDGETS, NAMESPACES, PODS, Metadata, Pod
 from gpushare.wire.pods import Claimant, claimant, may_have_place, pod_path, read_pod
 
 log = logging.getLogger("gpushare.moves")
@@ -121,11 +119,7 @@ class Mover(LoopPart):
         self._moved = self._refused = 0
         self._stopped: Counter[str] = Counter({reason.value: 0 for reason in moves.Stop})
         self.loop = Loop(
-            "moves",
-            lambda: EVERY if self.round() else AGAIN,
-            AGAIN,
-            log=log,
-            failed="moves failed",
+            "moves", lambda: EVERY if self.round() else AGAIN, AGAIN, log=log, failed="moves failed"
         )
 
     def start(self) -> None:
@@ -364,7 +358,7 @@ class Mover(LoopPart):
         holds.release()
         holds.reserve(claimant_of_hole, run.node, run.shares, now + moves.WAIT, now)
 
-    def _keep_place(self, going: _Going, move: defrag.PodMove, old: OwnedPod) -> None:
+    def _keep_place(self, going: _Going, move: defrag.PodMove, old: Pod) -> None:
         now, heir = self.clock(), claimant(old, move.entry.request)
         going.resource.holds.reserve(heir, move.node, move.shares, now + moves.WAIT, now, heir=True)
 
@@ -404,11 +398,11 @@ class Mover(LoopPart):
                 pods |= self._pods(f"/api/v1/namespaces/{name}/pods", "")
         return defrag.ListedRules(pods, namespaces, budgets, now)
 
-    def pod(self, ref: PodRef) -> OwnedPod | None:
+    def pod(self, ref: PodRef) -> Pod | None:
         """Return the pod; None if the pod is gone, or another pod has the name."""
-        return read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), OWNED_PODS, ref)
+        return read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), PODS, ref)
 
-    def pods_of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
+    def pods_of_owner(self, pod: Pod) -> dict[str, Pod]:
         """Return the pods of the namespace with the labels of the same owner, by uid."""
         metadata = pod.metadata or Metadata()
         labels = metadata.labels or {}
@@ -416,9 +410,9 @@ class Mover(LoopPart):
         path = f"/api/v1/namespaces/{metadata.namespace}/pods"
         return self._pods(path, f"{key}={labels[key]}" if key else "")
 
-    def _pods(self, path: str, labels: str) -> dict[str, OwnedPod]:
+    def _pods(self, path: str, labels: str) -> dict[str, Pod]:
         query = {"fieldSelector": _NOT_ENDED} | ({"labelSelector": labels} if labels else {})
-        owned_pods = self._all(path, OWNED_PODS, query)
+        owned_pods = self._all(path, PODS, query)
         trimmed_pods = (kept_owned(pod, defrag.CHECKPOINT) for pod in owned_pods)
         return {
             (pod.metadata and pod.metadata.uid) or "": pod

@@ -25,11 +25,10 @@ from gpushare.extender.verbs.group_room import group_need, group_needs
 from gpushare.extender.verbs.offers import held_place, held_places, offers_of
 from gpushare.kube.api import Api
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from gpushare.wire.fields import NAME
 from gpushare.wire.groups import group_of
 from gpushare.wire.held import encode_held
-from gpushare.wire.objects import Pod
+from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.pods import Claimant, claimant, scheduler_of
 
 _TIMEOUT = 5.0
@@ -108,7 +107,7 @@ class Explainer:
         finally:
             self._slots.release()
 
-    def _read(self, namespace: str, name: str) -> ClaimsPod:
+    def _read(self, namespace: str, name: str) -> Pod:
         for text in (namespace, name):
             if NAME.fullmatch(text) is None:
                 raise MessageError(f"{text[:80]!r} is no name of a namespace or pod")
@@ -117,9 +116,9 @@ class Explainer:
             body = self.api.request("GET", path, timeout=_TIMEOUT)
         except ApiNotFound as error:
             raise ApiNotFound(f"there is no pod {namespace}/{name}", 404) from error
-        return CLAIMS_PODS.decode_answer(body, namespace, name)
+        return PODS.decode_answer(body, namespace, name)
 
-    def _explain(self, pod: ClaimsPod) -> bytes:
+    def _explain(self, pod: Pod) -> bytes:
         schedulers = self.resources.scope.schedulers
         uid = (pod.metadata and pod.metadata.uid) or ""
         served = scheduler_of(pod) in schedulers if schedulers else None

@@ -40,9 +40,9 @@ from gpushare.extender.verbs.recipients import NO_RECIPIENTS, Recipients
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.extender.verbs.wait_budget import WaitBudget
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
 from gpushare.wire.groups import group_of
+from gpushare.wire.objects import Pod
 from gpushare.wire.pods import Claimant, claimant
 
 
@@ -451,7 +451,7 @@ class FilterVerb:
     def _explain(
         self,
         snapshot: Snapshot,
-        spec: ClaimsPod,
+        spec: Pod,
         names: NodeNames,
         transaction: FilterTransaction,
     ) -> tuple[Explanation, Outstanding]:

@@ -13,7 +13,6 @@ from gpushare.errors import MessageError
 from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.verbs.answer import VerbAnswer
-from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.extender import (
     FilterArgs,
     NameLists,
@@ -22,6 +21,7 @@ from gpushare.wire.extender import (
     encode_filter,
     mirror_names,
 )
+from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any
 
 
@@ -67,7 +67,7 @@ class RankVerb:
         outcome = "ranked" if "best" in line else "plain"
         return VerbAnswer(encode_filter(args, fit, lists=self._lists), outcome, line)
 
-    def _ranker_for(self, pod: ClaimsPod) -> ClaimRanker | None:
+    def _ranker_for(self, pod: Pod) -> ClaimRanker | None:
         """Return the ranker of nodes for the pod; None for a pod that passes."""
         ranker = self._ranker
         if ranker is None or not ranker.concerns(pod) or names_any(pod, self._managed):

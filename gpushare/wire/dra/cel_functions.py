@@ -9,6 +9,7 @@ Tested in `tests/unit/wire/dra/test_selectors.py`.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gpushare.core.claims.model import THOUSANDTHS
@@ -36,15 +37,6 @@ def quantity(text: str) -> Number:
         raise ValueError(str(error)) from error
 
 
-def is_quantity(text: str) -> bool:
-    """Return whether a text is a quantity."""
-    try:
-        quantity(text)
-    except ValueError:
-        return False
-    return True
-
-
 def semver(text: str, normalize: bool = False) -> str:
     """Return a semantic version. normalize: complete and clean a loose one first, as in v1.2."""
     if normalize and (loose := _LOOSE_VERSION.fullmatch(text[:_MAX_TEXT])):
@@ -54,10 +46,10 @@ def semver(text: str, normalize: bool = False) -> str:
     return text.partition("+")[0]
 
 
-def is_semver(text: str, normalize: bool = False) -> bool:
-    """Return whether a text is a semantic version."""
+def _accepts(parse: Callable[..., object], *arguments: object) -> bool:
+    """Return whether the arguments can be parsed."""
     try:
-        semver(text, normalize)
+        parse(*arguments)
     except ValueError:
         return False
     return True
@@ -160,15 +152,11 @@ def _split(text: str, separator: str, limit: int = -1) -> list[str]:
     return text.split(separator, -1 if limit < 0 else limit - 1)
 
 
-def _join(parts: list[str], separator: str = "") -> str:
-    return separator.join(parts)
-
-
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quantity": quantity,
-    "isQuantity": is_quantity,
+    "isQuantity": partial(_accepts, quantity),
     "semver": semver,
-    "isSemver": is_semver,
+    "isSemver": partial(_accepts, semver),
     "compareTo": compare,
     "isLessThan": lambda one, other: compare(one, other) < 0,
     "isGreaterThan": lambda one, other: compare(one, other) > 0,
@@ -190,5 +178,5 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "split": _split,
     "substring": _substring,
     "trim": str.strip,
-    "join": _join,
+    "join": lambda parts, separator="": separator.join(parts),
 }

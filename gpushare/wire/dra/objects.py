@@ -1,4 +1,5 @@
-"""Objects of resource.k8s.io/v1 as the API server writes them: narrow typed structs.
+"""Objects of resource.k8s.io/v1 as the API server writes them: narrow typed structs, as in
+gpushare/wire/objects.py.
 
 Every field may be missing or null. Parameters for drivers are not read: users write any JSON there,
 which the API server passes on to the letter, and which must hide nothing else of the object.
@@ -22,7 +23,6 @@ from gpushare.wire.objects import (
     Pod,
     PodSpec,
     PodStatus,
-    Present,
     Taint,
     Toleration,
 )
@@ -33,8 +33,6 @@ CLASS = "gpushare.io"
 
 
 class ResourcePool(Struct, gc=False, rename="camel"):
-    """ResourcePool."""
-
     name: str | None = None
     generation: int | None = None
     resource_slice_count: int | None = None
@@ -50,37 +48,27 @@ class DeviceAttribute(Struct, gc=False):
 
 
 class CapacityRequestPolicyRange(Struct, gc=False, frozen=True):
-    """CapacityRequestPolicyRange."""
-
     min: Quantity | None = None
     max: Quantity | None = None
     step: Quantity | None = None
 
 
 class CapacityRequestPolicy(Struct, gc=False, frozen=True, rename="camel"):
-    """CapacityRequestPolicy."""
-
     default: Quantity | None = None
     valid_values: tuple[Quantity, ...] | None = None
     valid_range: CapacityRequestPolicyRange | None = None
 
 
 class DeviceCapacity(Struct, gc=False, rename="camel"):
-    """DeviceCapacity."""
-
     value: Quantity | None = None
     request_policy: CapacityRequestPolicy | None = None
 
 
 class Counter(Struct, gc=False):
-    """Counter."""
-
     value: Quantity | None = None
 
 
 class CounterSet(Struct, gc=False):
-    """CounterSet."""
-
     name: str | None = None
     counters: dict[str, Counter] | None = None
 
@@ -122,8 +110,6 @@ class SliceSpec(Struct, gc=False, rename="camel"):
 
 
 class ResourceSlice(Struct, gc=False):
-    """ResourceSlice."""
-
     metadata: Metadata | None = None
     spec: SliceSpec | None = None
 
@@ -135,8 +121,6 @@ class CelSelector(Struct, gc=False):
 
 
 class DeviceSelector(Struct, gc=False):
-    """DeviceSelector."""
-
     cel: CelSelector | None = None
 
 
@@ -148,8 +132,6 @@ class ClassSpec(Struct, gc=False, rename="camel"):
 
 
 class DeviceClass(Struct, gc=False):
-    """DeviceClass."""
-
     metadata: Metadata | None = None
     spec: ClassSpec | None = None
 
@@ -213,8 +195,6 @@ class TaintRuleSpec(Struct, gc=False, rename="camel"):
 
 
 class DeviceTaintRule(Struct, gc=False):
-    """DeviceTaintRule."""
-
     metadata: Metadata | None = None
     spec: TaintRuleSpec | None = None
 
@@ -274,8 +254,6 @@ class ClaimStatus(Struct, gc=False, rename="camel"):
 
 
 class ResourceClaim(Struct, gc=False):
-    """ResourceClaim."""
-
     metadata: ClaimMetadata | None = None
     spec: ClaimSpec | None = None
     status: ClaimStatus | None = None
@@ -298,8 +276,6 @@ class ClaimTemplateSpec(Struct, gc=False):
 
 
 class ResourceClaimTemplate(Struct, gc=False):
-    """ResourceClaimTemplate."""
-
     metadata: Metadata | None = None
     spec: ClaimTemplateSpec | None = None
 
@@ -308,43 +284,13 @@ class ResourceClaimTemplate(Struct, gc=False):
         return ResourceClaim(spec=(self.spec and self.spec.spec) or ClaimSpec())
 
 
-class PodClaim(Present, gc=False, rename="camel"):
-    """PodResourceClaim."""
-
-    name: str | None = None
-    resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
-
-
-class ClaimsPodSpec(PodSpec, gc=False, rename="camel"):
-    """PodSpec with claims."""
-
-    resource_claims: list[PodClaim] | None = None  # type: ignore[assignment]  # decoded, not set
-
-
-class PodClaimStatus(Struct, gc=False, rename="camel"):
-    """PodResourceClaimStatus: the claim that was made from a template."""
-
-    name: str | None = None
-    resource_claim_name: str | None = None
-
-
-class ClaimsPodStatus(PodStatus, gc=False, rename="camel"):
-    """PodStatus with the claims that were made for the pod."""
-
-    resource_claim_statuses: list[PodClaimStatus] | None = None
-
-
-class ClaimsPod(Pod, gc=False):
-    """Pod with claims; other watches need not decode claims."""
-
-    spec: ClaimsPodSpec | None = None
-    status: ClaimsPodStatus | None = None
-
-    def needs(self) -> bytes:
-        """Return the fields that decide which nodes and devices the pod can get, as JSON."""
-        metadata, spec = self.metadata or Metadata(), self.spec or ClaimsPodSpec()
-        needed = ClaimsPodSpec(
+def needs_of(pod: Pod) -> bytes:
+    """Return the fields that decide which nodes and devices the pod can get, as JSON."""
+    metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()
+    status = pod.status or PodStatus()
+    needs = Pod(
+        metadata=Metadata(name=metadata.name, namespace=metadata.namespace, uid=metadata.uid),
+        spec=PodSpec(
             node_selector=spec.node_selector,
             affinity=spec.affinity,
             containers=_amounts_alone(spec.containers),
@@ -353,14 +299,10 @@ class ClaimsPod(Pod, gc=False):
             resources=spec.resources,
             tolerations=spec.tolerations,
             resource_claims=spec.resource_claims,
-        )
-        status = self.status or ClaimsPodStatus()
-        pod = ClaimsPod(
-            metadata=Metadata(name=metadata.name, namespace=metadata.namespace, uid=metadata.uid),
-            spec=needed,
-            status=ClaimsPodStatus(resource_claim_statuses=status.resource_claim_statuses),
-        )
-        return msgspec.json.encode(pod)
+        ),
+        status=PodStatus(resource_claim_statuses=status.resource_claim_statuses),
+    )
+    return msgspec.json.encode(needs)
 
 
 def _amounts_alone(containers: Sequence[Container] | None) -> list[Container]:
@@ -370,7 +312,6 @@ def _amounts_alone(containers: Sequence[Container] | None) -> list[Container]:
     ]
 
 
-CLAIMS_PODS: Codec[ClaimsPod] = Codec(ClaimsPod, "Pod")
 RESOURCE_SLICES: Codec[ResourceSlice] = Codec(ResourceSlice)
 DEVICE_CLASSES: Codec[DeviceClass] = Codec(DeviceClass, rescue=Decoder(DeviceClass).decode)
 DEVICE_TAINT_RULES: Codec[DeviceTaintRule] = Codec(DeviceTaintRule)

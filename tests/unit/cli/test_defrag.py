@@ -16,7 +16,7 @@ from gpushare.wire.demands import demands_of
 from gpushare.wire.device_request import SPLIT
 from gpushare.wire.groups import group_of
 from gpushare.wire.moves import kept_owned
-from gpushare.wire.objects import OWNED_PODS, OwnedPod, controller_of
+from gpushare.wire.objects import PODS, Pod, controller_of
 from gpushare.wire.pods import has_ended, may_wait, priority_of
 from tests.support.figures import ROOT, renew, shown
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
@@ -375,10 +375,10 @@ def test_what_a_mover_keeps_of_a_pod_says_the_same(
     answer = cluster.pod("notebook-0")
     answer["metadata"]["annotations"] |= {CHECKPOINT: "60", "other": "x" * 1000}
     change(answer)
-    whole = OWNED_PODS.decode(json.dumps(answer).encode())
+    whole = PODS.decode(json.dumps(answer).encode())
     trimmed = kept_owned(whole, CHECKPOINT)
     assert trimmed is not None
-    reads: tuple[Callable[[OwnedPod], object], ...] = (
+    reads: tuple[Callable[[Pod], object], ...] = (
         *(controller_of, group_of, demands_of, priority_of, has_ended, may_wait),
         *(_is_bound_by_more, lambda pod: pod.spec and pod.spec.node_name),
         *(lambda pod: pod.metadata and pod.metadata.labels, lambda pod: pod.status),
@@ -392,7 +392,7 @@ def test_what_a_mover_keeps_of_a_pod_says_the_same(
 def test_of_a_pod_of_very_much_a_mover_keeps_nothing(cluster: Cluster) -> None:
     trimmed = cluster.pod("notebook-0")
     trimmed["metadata"]["labels"] |= {f"l{at}": "" for at in range(100)}
-    assert kept_owned(OWNED_PODS.decode(json.dumps(trimmed).encode()), CHECKPOINT) is None
+    assert kept_owned(PODS.decode(json.dumps(trimmed).encode()), CHECKPOINT) is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from gpushare.core.selectors import Demands, NodeSelectorTerm, Requirement
 from gpushare.errors import MessageError
 from gpushare.explain.claim_pods import ClaimsUser, OpenClaim, memory_parts, user_of, wanted_of
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, ClaimsPod, ResourceClaim
+from gpushare.wire.dra.objects import RESOURCE_CLAIMS, ResourceClaim
+from gpushare.wire.objects import PODS, Pod
 
 GIB = 1 << 30
 
@@ -60,7 +61,7 @@ class ClaimSource:
         return frozenset(nodes) if nodes else None
 
 
-def pod(*claims: dict[str, str], changes: dict[str, str | None] | None = None) -> ClaimsPod:
+def pod(*claims: dict[str, str], changes: dict[str, str | None] | None = None) -> Pod:
     statuses = [
         {"name": name, "resourceClaimName": claim} for name, claim in (changes or {}).items()
     ]
@@ -72,10 +73,10 @@ def pod(*claims: dict[str, str], changes: dict[str, str | None] | None = None) -
         },
         "status": {"resourceClaimStatuses": statuses},
     }
-    return CLAIMS_PODS.decode(json.dumps(body).encode())
+    return PODS.decode(json.dumps(body).encode())
 
 
-def read(pod: ClaimsPod, source: ClaimSource, *, anew: bool = False) -> ClaimsUser | None:
+def read(pod: Pod, source: ClaimSource, *, anew: bool = False) -> ClaimsUser | None:
     return user_of(pod, ALIYUN, source, name="p", namespace="team", anew=anew)
 
 

@@ -12,23 +12,16 @@ from gpushare.extender.tell.page import document
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.wire.codec import Codec
-from gpushare.wire.dra.objects import CLAIMS_PODS, CLASS
-from tests.support.claim_values import (
-    DRIVER,
-    GIB,
-    allocated,
-    device,
-    holding,
-    open_claim,
-    slice_of,
-)
+from gpushare.wire.dra.objects import CLASS
+from gpushare.wire.objects import PODS
+from tests.support.claim_values import DRIVER, GIB, allocated, device, holding, open_claim, slice_of
 from tests.support.waiting import poll
 from tests.unit.extender.follow.test_watch_handlers import event, page
 from tests.unit.extender.kit import pod_json
 from tests.unit.extender.tell.page.world import World
 from tests.unit.extender.tell.test_explainer import view_of
 
-_PODS: Codec[Any] = CLAIMS_PODS
+_PODS: Codec[Any] = PODS
 
 
 class ClaimsWorld:
