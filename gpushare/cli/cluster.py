@@ -1,4 +1,4 @@
-"""List the objects of a live cluster, also as rows of nodes and pods for `gpushare simulate`.
+"""List the objects of a live cluster, also as nodes and pods for `gpushare simulate`.
 
 Knows the API server's lists and objects, not the simulator. Nothing is written.
 
@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpushare.cli.rights import without_cluster
-from gpushare.core.amounts import by_name, charged_units
+from gpushare.core.amounts import charged_units
 from gpushare.core.model import NodeSpec
 from gpushare.errors import ApiError, WireError
 from gpushare.kube.api import Getter, pages
+from gpushare.trace.nodes_and_pods import MIB, TraceNode, TracePod
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
 from gpushare.wire.inventory import check_unit
@@ -22,21 +23,17 @@ from gpushare.wire.nodes import node_spec, unit_of
 from gpushare.wire.objects import NODES, PODS, Pod
 from gpushare.wire.pods import observe_pod
 
-Cells = dict[str, object]
-
 _T = TypeVar("_T")
-_MIB = 1 << 20
 _TIMEOUT = 30.0
 NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 OF_A_DAEMON = "pod-template-generation"
 """The label that kube-controller-manager sets on the pods of DaemonSets."""
 
 
-def live_rows(
+def live_trace(
     flag_values: Mapping[str, object], resource: str, unit: str
-) -> dict[str, list[Cells] | list[str]]:
-    """Return rows of `nodes` and `pods` with the columns of `trace/nodes_and_pods.py`, and `notes`
-    about left-out objects.
+) -> tuple[list[TraceNode], list[TracePod], list[str]]:
+    """Return (nodes, pods, notes about left-out objects).
 
     nodes: the open nodes that share GPU memory, less the amounts of DaemonSet pods. pods: pods with
     GPU memory, and pods on these nodes, without DaemonSet pods. flag_values: kubectl's, by names
@@ -50,7 +47,7 @@ def live_rows(
     if unit:
         check_unit(unit)
     names = Names.for_resource(resource)
-    pods: list[Cells] = []
+    pods: list[TracePod] = []
     notes: list[str] = []
     specs = {}
     client = KubeClient(ConnectionFlags.of(flag_values), 1, "gpushare-simulate")
@@ -64,24 +61,25 @@ def live_rows(
             reason = spec.closed.value if spec.closed is not None else ""
             if not reason and (spec.cpu is None or spec.memory is None):
                 reason = "its CPU or memory is not known"
-            if reason:
-                notes.append(f"node {spec.name} is left out: {reason}")
+            if reason or not all(spec.capacity):
+                notes.append(f"node {spec.name} is left out: {reason or 'a device has no memory'}")
             else:
                 specs[spec.name] = spec
         for pod in items(client, "/api/v1/pods", PODS, NOT_ENDED, notes):
             _take_pod(pod, names, specs, pods, notes)
-    nodes: list[Cells] = [
-        {
-            "name": spec.name,
-            "cpu_milli": spec.cpu,
-            "memory_mib": (spec.memory or 0) // _MIB,
-            "gpu": len(spec.capacity),
-            "units": list(spec.capacity) if len(set(spec.capacity)) > 1 else spec.capacity[0],
-            "model": spec.models[0],
-        }
+    nodes = [
+        TraceNode(
+            name=spec.name,
+            cpu=spec.cpu or 0,
+            memory=(spec.memory or 0) // MIB,
+            devices=len(spec.capacity),
+            capacity=max(spec.capacity),
+            model=spec.models[0],
+            mixed=spec.capacity if len(set(spec.capacity)) > 1 else (),
+        )
         for spec in specs.values()
     ]
-    return {"nodes": nodes, "pods": pods, "notes": notes}
+    return nodes, pods, notes
 
 
 @contextmanager
@@ -95,7 +93,7 @@ def _named_right() -> Iterator[None]:
 
 
 def _take_pod(
-    pod: Pod, names: Names, specs: dict[str, NodeSpec], pods: list[Cells], notes: list[str]
+    pod: Pod, names: Names, specs: dict[str, NodeSpec], pods: list[TracePod], notes: list[str]
 ) -> None:
     try:
         observed = observe_pod(pod, names)
@@ -113,16 +111,18 @@ def _take_pod(
         hosts = [host] if host is not None else specs.values()
         largest = max((size for spec in hosts for size in spec.capacity), default=0)
         pods.append(
-            {
-                "name": str(observed.ref),
-                "cpu_milli": request.cpu,
-                "memory_mib": -(-request.memory // _MIB),
-                "gpu": request.devices,
-                "units": charged_units(request.units, request.percents, largest),
-                "models": list(request.models),
-                **by_name(request.percents),
-                "created": observed.created,
-            }
+            TracePod(
+                name=str(observed.ref),
+                cpu=request.cpu,
+                memory=-(-request.memory // MIB),
+                devices=request.devices,
+                units=charged_units(request.units, request.percents, largest),
+                models=request.models,
+                created=observed.created,
+                scheduled=None,
+                deleted=None,
+                cores=request.cores,
+            )
         )
 
 

@@ -118,7 +118,7 @@ def _called(command: str, words: Sequence[str]) -> int:
             return run(words, "gpushare inspect")
         case "simulate":
             # The simulator knows no API server.
-            return run(words, lambda *args: import_module("gpushare.cli.cluster").live_rows(*args))
+            return run(words, lambda *args: import_module("gpushare.cli.cluster").live_trace(*args))
     return run(words)
 
 

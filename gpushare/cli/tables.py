@@ -374,7 +374,7 @@ def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
     for line in claims.claims:
         claim = line.claim
         devices = [
-            card.device if card.units is None else f"{card.device}({card.units})"
+            card.key.device if card.units is None else f"{card.key.device}({card.units})"
             for card in claim.cards
         ]
         rows.append(

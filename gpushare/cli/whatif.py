@@ -21,13 +21,19 @@ from gpushare.cli.documents import as_one, dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.options import connection
-from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.parsers import whatif_parser
 from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster, tolerated_taints
 from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import style_of
-from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines, some
+from gpushare.cli.whatif_text import (
+    document_of,
+    lines_of,
+    need_document,
+    need_lines,
+    overlay_text,
+    some,
+)
 from gpushare.commandline import USAGE, columns_of
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.selectors import tolerating
@@ -163,17 +169,14 @@ def _plans(
 
     by_claims: pods and shapes in words are of cards of claims.
     """
-    if options.nodes:
-        unit = options.unit or NO_UNIT
-        table = resource_of_nodes(options.nodes, resource_names[0], unit, options.policy)
-        why_not = "a table has no ResourceSlices"
-        if by_claims:
-            raise SettingsError(f"--resource {CLASS}: {why_not}")
-        return Plans(table, None, claims_first=False), no_claims(why_not)
-    if options.snapshot:
-        document = read_documents(options.snapshot)[0]
-        host = resource_of_report(document, options.snapshot, options.policy)
-        why_not = "a saved report does not say all of the cards"
+    if options.nodes or options.snapshot:
+        if options.nodes:
+            unit, why_not = options.unit or NO_UNIT, "a table has no ResourceSlices"
+            host = resource_of_nodes(options.nodes, resource_names[0], unit, options.policy)
+        else:
+            document = read_documents(options.snapshot)[0]
+            host = resource_of_report(document, options.snapshot, options.policy)
+            why_not = "a saved report does not say all of the cards"
         if by_claims:
             raise SettingsError(f"--resource {CLASS}: {why_not}")
         return Plans(host, None, claims_first=False), no_claims(why_not)

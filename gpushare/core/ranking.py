@@ -177,9 +177,10 @@ class Ranking:
         self._held_memo: dict[_Key, tuple[HeldSnapshot, CachedScores]] = {}
 
     @property
-    def recent_kinds(self) -> tuple[Kind, ...]:
-        """The kinds with cached scores, in the order of their last use."""
-        return tuple(dict.fromkeys(scores.request.kind for scores in list(self._memo.values())))
+    def recent_requests(self) -> tuple[Request, ...]:
+        """A request of each kind with cached scores, in the order of their last use."""
+        requests = [scores.request for scores in list(self._memo.values())]
+        return tuple({request.kind: request for request in requests}.values())
 
     def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
         """Score the kind of the request in advance, with a pause after each step."""

@@ -8,6 +8,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gpushare.core.amounts import charged_units, memory_percent, memory_share
 from gpushare.core.model import Request
@@ -220,15 +221,23 @@ def class_of(request: Request) -> PodClass:
     """Return the class of a pod with this request."""
     models = tuple(sorted(request.models)) if request.devices else ()
     units, cores = (request.units, request.cores) if request.devices else (0, 0)
-    return PodClass(
-        cpu=request.cpu,
-        units=units,
-        share=memory_percent(request.percents) if request.devices else 0,
-        devices=request.devices,
-        models=models,
-        memory=request.memory,
-        cores=cores,
+    return _shared(
+        PodClass(
+            cpu=request.cpu,
+            units=units,
+            share=memory_percent(request.percents) if request.devices else 0,
+            devices=request.devices,
+            models=models,
+            memory=request.memory,
+            cores=cores,
+        )
     )
+
+
+@lru_cache(4 * MAX_CLASSES)
+def _shared(cls: PodClass) -> PodClass:
+    """Return one object for equal classes: thousands of pods are remembered by their class."""
+    return cls
 
 
 def on_card(cls: PodClass, size: int) -> PodClass:

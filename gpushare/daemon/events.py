@@ -16,13 +16,9 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
-from gpushare.daemon.part import Part
-from gpushare.errors import (
-    ApiConflict,
-    ApiError,
-    ApiUnavailable,
-    WireError,
-)
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
+from gpushare.errors import ApiConflict, ApiError, ApiUnavailable, WireError
 from gpushare.kube.api import Api, merge_patch
 from gpushare.logline import Line
 from gpushare.turns import Turns
@@ -98,20 +94,12 @@ class PendingEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """Write a new event."""
+class Write:
+    """Write a new event, or how often the event of that name has been seen."""
 
     name: str
     event: PendingEvent
-
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """Write how often the event of that name has been seen."""
-
-    name: str
-    event: PendingEvent
-    count: int
+    count: int = 1
 
 
 @dataclass(slots=True)
@@ -131,26 +119,31 @@ class EventAggregator:
         default_factory=lambda: Buckets(OBJECT_RATE, OBJECT_BURST, _MAX_OBJECTS)
     )
 
-    def take(self, event: PendingEvent, now: float) -> Post | Patch | None:
+    def __len__(self) -> int:
+        """Return the number of remembered events."""
+        return len(self._series)
+
+    def take(self, event: PendingEvent, now: float) -> Write | None:
         """Return the next write; None for a repetition that the next count includes."""
+        while self._series and now > next(iter(self._series.values())).last + WINDOW:
+            self._series.popitem(last=False)
         series = self._series.get(event.key)
-        if series is None or now > series.last + WINDOW:
+        if series is None:
             about = event.regarding
             # The text of an Event cannot be changed, so each new text is an object more.
             if event.warning and not self._objects.take(f"{about.kind}/{about.uid}", now):
                 return None
             name = event_name(event.regarding, event.stamp)
             self._series[event.key] = _Series(name, now, now)
-            self._series.move_to_end(event.key)
-            while len(self._series) > _MAX_SERIES:
+            if len(self._series) > _MAX_SERIES:
                 self._series.popitem(last=False)
-            return Post(name, event)
+            return Write(name, event)
         series.count, series.last = series.count + 1, now
         self._series.move_to_end(event.key)
         if now < series.written_at + SERIES_EVERY:
             return None
         series.written_at = now
-        return Patch(series.name, event, series.count)
+        return Write(series.name, event, series.count)
 
     def forget(self, event: PendingEvent) -> None:
         """Forget the series of an event that does not exist (not accepted, or expired): a
@@ -171,12 +164,15 @@ class Bucket:
 
     def take_or_wait(self, now: float) -> float:
         """Use a token and return 0; if there is none, return the seconds until there is."""
-        self._used_tokens = max(0.0, self._used_tokens - (now - self.at) * self.rate)
-        self.at = now
+        self._used_tokens, self.at = self.used_tokens(now), now
         if self.burst - self._used_tokens < 1:
             return (1 - self.burst + self._used_tokens) / self.rate
         self._used_tokens += 1
         return 0.0
+
+    def used_tokens(self, now: float) -> float:
+        """Return the tokens that are lacking."""
+        return max(0.0, self._used_tokens - (now - self.at) * self.rate)
 
 
 @dataclass(slots=True, eq=False)
@@ -189,8 +185,14 @@ class Buckets:
     """Upper bound of the kept buckets."""
     _buckets: OrderedDict[str, Bucket] = field(default_factory=OrderedDict)
 
+    def __len__(self) -> int:
+        """Return the number of kept buckets."""
+        return len(self._buckets)
+
     def take(self, name: str, now: float) -> bool:
         """Use a token of that name; return whether there was one."""
+        while self._buckets and not next(iter(self._buckets.values())).used_tokens(now):
+            self._buckets.popitem(last=False)
         bucket = self._buckets.pop(name, None) or Bucket(now, self.rate, self.burst)
         self._buckets[name] = bucket
         if len(self._buckets) > self.max_buckets:
@@ -271,7 +273,7 @@ class NullRecorder:
 
 
 @dataclass(eq=False)
-class Recorder(Part):
+class Recorder(LoopPart):
     """Writes events of the process called `instance`."""
 
     api: Api
@@ -295,8 +297,8 @@ class Recorder(Part):
         # By namespace: (refusals in a row, time of the last refusal).
         self._refusals: dict[str, tuple[int, float]] = {}
         self._off_logged = False
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        failed = "event failed"
+        self.loop = Loop("events", self._next, 0.0, log=log, failed=failed, at_once=True)
 
     def record(
         self,
@@ -321,18 +323,10 @@ class Recorder(Part):
             if not self._queue.put(regarding.event_namespace, event):
                 self._dropped += 1
 
-    def start(self) -> None:
-        """Begin to write, in a thread."""
-        # Made here: one made before a fork counts as ended in the child, and is not waited for.
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
-        self._thread.start()
-
     def stop(self) -> None:
         """End the thread within a second or so; unwritten events are lost."""
-        self._stopping.set()
         self._queue.close()
-        if self._thread is not None:
-            self._thread.join(1.0)
+        super().stop()
 
     def state(self) -> dict[str, float]:
         """Return counters for metrics.
@@ -344,18 +338,11 @@ class Recorder(Part):
             "events_dropped_total": self._dropped + self._queue.evicted + self._failed,
         }
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            event = self._queue.get()
-            if event is None:
-                return
-            try:
-                self._handle(event)
-            except Exception:
-                # The thread must go on; an event is never worth more than the next one.
-                log.exception(Line("event failed", reason=event.reason))
-
-    def _handle(self, event: PendingEvent) -> None:
+    def _next(self) -> None:
+        """Write the next event, waiting for one."""
+        event = self._queue.get()
+        if event is None:
+            return
         now = self.clock()
         refusals, last = self._refusals.get(event.regarding.event_namespace, (0, now))
         if refusals >= _REFUSALS and now < last + _OFF:
@@ -365,7 +352,7 @@ class Recorder(Part):
         if step is None:
             return
         while (pause := self._bucket.take_or_wait(self.clock())) > 0:
-            if self._stopping.wait(pause):
+            if self.loop.rest(pause):
                 return
         try:
             self._write(step)
@@ -377,10 +364,10 @@ class Recorder(Part):
             self._failures = 0
             self._off_logged = False
 
-    def _write(self, step: Post | Patch) -> None:
+    def _write(self, step: Write) -> None:
         """Send the write once. Raises ApiError. An event that exists was written before."""
         event, regarding = step.event, step.event.regarding
-        if isinstance(step, Patch):
+        if step.count > 1:
             path, series = events_path(regarding, step.name), encode_series(step.count, event.stamp)
             _check(merge_patch(self.api, path, series, _TIMEOUT))
             return
@@ -407,7 +394,7 @@ class Recorder(Part):
         """Return the details after a rest, so that requests keep most of the interpreter; "" if
         the details fail, which must not lose the event.
         """
-        self._stopping.wait(max(0.0, self._rested_at - self.clock()))
+        self.loop.rest(max(0.0, self._rested_at - self.clock()))
         begin = time.thread_time()
         try:
             return details()
@@ -437,7 +424,7 @@ class Recorder(Part):
             # as that of a webhook, is about this event: events of other namespaces go on.
             self._failures += 1
             log.debug(Line("event not taken", reason=event.reason, error=error))
-            self._stopping.wait(min(_MAX_PAUSE, 0.5 * 2 ** min(self._failures, 8)))
+            self.loop.rest(min(_MAX_PAUSE, 0.5 * 2 ** min(self._failures, 8)))
 
 
 def _check(answer: bytes) -> None:

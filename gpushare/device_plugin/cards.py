@@ -180,10 +180,7 @@ def unit_mib(unit: str) -> int:
 
 
 def make_cards(
-    gpus: Sequence[DetectedGpu],
-    unit: str,
-    reserve_mib: int | None,
-    uncounted: Sequence[str] = (),
+    gpus: Sequence[DetectedGpu], unit: str, reserve_mib: int | None, uncounted: Sequence[str] = ()
 ) -> NodeCards:
     """Return the cards in units. reserve_mib: MiB of each card that are not served; None: the MiB
     that driver and firmware keep, as NVML tells.

@@ -7,10 +7,11 @@ no limit of compute.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpushare.core.amounts import COMPUTE
+from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.identity import Grant
 from gpushare.errors import RequestRefused
 from gpushare.wire.annotations import Names
@@ -28,31 +29,8 @@ _MIB_TEXT = re.compile(r"[0-9]{1,9}")
 
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 """Where NVIDIA's runtime takes the name of a mount of /dev/null for the name of a device."""
-_NULL = "/dev/null"
 _CDI_ANNOTATION = "cdi.k8s.io/gpushare_devices"
 _NO_DEVICES = "void"
-"""To the NVIDIA runtime "void" means: leave this container alone. The devices come by CDI."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A folder or file of the node in the container."""
-
-    container_path: str
-    host_path: str
-    read_only: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerAllocation:
-    """The answer to the kubelet for one container."""
-
-    envs: Mapping[str, str]
-    mounts: Sequence[Mount] = ()
-    cdi_devices: Sequence[str] = ()
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    device_nodes: Sequence[str] = ()
-    """Paths of the device nodes, the same on the node and in the container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +59,9 @@ class Contract:
     """Whether the driver keeps the memory up to the limit for the container."""
 
 
-def answer(grant: Grant, contract: Contract, uid: str, container: str) -> ContainerAllocation:
+def answer(
+    grant: Grant, contract: Contract, uid: str, container: str
+) -> pb.ContainerAllocateResponse:
     """Return the answer for a container. uid: of the pod, "" if the pod is not certain.
 
     Raises RequestRefused for a limit above the request that nothing would hold.
@@ -96,7 +76,7 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
     by_uuid = contract.id_strategy == "uuid"
     ids = [card.uuid if by_uuid else str(card.index) for card, _ in grant.shares]
     envs = _original(grant, contract, ids) | _fraction(grant, contract)
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[pb.Mount, ...] = ()
     match contract.isolation:
         case "driver" if is_limited:
             envs |= _driver(grant, contract)
@@ -110,27 +90,30 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
         # One number for all cards of the container.
         envs[COMPUTE_LIMITS[contract.isolation]] = str(grant.least_percent)
     names = [f"{contract.cdi_kind}={device}" for device in ids]
-    match contract.list_strategy:
-        case "cdi-cri":
-            return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, names)
-        case "cdi-annotations":
-            additions = {_CDI_ANNOTATION: ",".join(names)}
-            return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, annotations=additions)
+    if contract.list_strategy in ("cdi-cri", "cdi-annotations"):
+        # To the NVIDIA runtime "void" means: leave this container alone. The devices come by CDI.
+        allocation = pb.ContainerAllocateResponse(envs=envs | {VISIBLE: _NO_DEVICES}, mounts=mounts)
+        if contract.list_strategy == "cdi-cri":
+            allocation.cdi_devices.extend(pb.CDIDevice(name=name) for name in names)
+        else:
+            allocation.annotations[_CDI_ANNOTATION] = ",".join(names)
+        return allocation
     if contract.list_strategy == "volume-mounts":
         # A runtime that does not accept mounts takes the variable.
-        mounts += tuple(Mount(f"{VOLUME_MOUNTS}/{device}", _NULL) for device in ids)
+        mounts += tuple(_mount(f"{VOLUME_MOUNTS}/{device}", "/dev/null") for device in ids)
     minors = [card.minor for card, _ in grant.shares]
     nodes: Sequence[str] = ()
     if contract.control_nodes is not None and None not in minors:
         # So that the container keeps the GPUs when systemd sets up the device cgroup again.
         nodes = (*(f"/dev/nvidia{minor}" for minor in minors), *contract.control_nodes)
-    return ContainerAllocation(envs, mounts, device_nodes=nodes)
+    devices = [pb.DeviceSpec(container_path=at, host_path=at, permissions="rw") for at in nodes]
+    return pb.ContainerAllocateResponse(envs=envs, mounts=mounts, devices=devices)
 
 
-def visible_devices(allocation: ContainerAllocation) -> frozenset[str]:
+def visible_devices(allocation: pb.ContainerAllocateResponse) -> frozenset[str]:
     """Return the uuids, or the indices, of the devices that a container was told of."""
     by_annotation = allocation.annotations.get(_CDI_ANNOTATION, "").split(",")
-    names = [*allocation.cdi_devices, *by_annotation]
+    names = [*(device.name for device in allocation.cdi_devices), *by_annotation]
     by_cdi = {name.rpartition("=")[2] for name in names if name}
     by_mount = {
         mount.container_path.removeprefix(f"{VOLUME_MOUNTS}/")
@@ -145,7 +128,7 @@ def visible_devices(allocation: ContainerAllocation) -> frozenset[str]:
     return frozenset(visible.split(",")) if visible else frozenset()
 
 
-def isolation_of(allocation: ContainerAllocation) -> str:
+def isolation_of(allocation: pb.ContainerAllocateResponse) -> str:
     """Return the limit of a container's memory: one of ISOLATIONS, never auto."""
     for name, kind in _TELLTALE.items():
         if name in allocation.envs:
@@ -153,13 +136,13 @@ def isolation_of(allocation: ContainerAllocation) -> str:
     return "none"
 
 
-def driver_limit(allocation: ContainerAllocation) -> int:
+def driver_limit(allocation: pb.ContainerAllocateResponse) -> int:
     """Return the limit in MiB that the driver was given for a container, 0 if none."""
     text = allocation.envs.get(_DRIVER_LIMIT, "")
     return int(text) if _MIB_TEXT.fullmatch(text) else 0
 
 
-def compute_limit(allocation: ContainerAllocation) -> str:
+def compute_limit(allocation: pb.ContainerAllocateResponse) -> str:
     """Return the limit of compute that a container was told, in percent, "" if none."""
     return allocation.envs.get(COMPUTE_LIMITS.get(isolation_of(allocation), ""), "")
 
@@ -220,7 +203,7 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
 
 def _hami_core(
     grant: Grant, contract: Contract, uid: str, container: str
-) -> tuple[dict[str, str], tuple[Mount, ...]]:
+) -> tuple[dict[str, str], tuple[pb.Mount, ...]]:
     """Return variables and mounts for HAMi-core's libvgpu.so, which the user puts on the node.
 
     The shared file of a container's processes keeps the first limits, so each container has another
@@ -235,10 +218,10 @@ def _hami_core(
     envs[_HAMI_CORE_CACHE] = f"{folder}/{first.uuid}.cache"
     container_folder = hami_core_folder(contract.hami_core, uid, container)
     return envs, (
-        Mount(folder, container_folder, read_only=False),
-        Mount(f"{folder}/libvgpu.so", f"{contract.hami_core}/libvgpu.so"),
-        Mount("/tmp/vgpulock", "/tmp/vgpulock", read_only=False),  # noqa: S108 -- HAMi-core's own
-        Mount("/etc/ld.so.preload", f"{contract.hami_core}/ld.so.preload"),
+        _mount(folder, container_folder, read_only=False),
+        _mount(f"{folder}/libvgpu.so", f"{contract.hami_core}/libvgpu.so"),
+        _mount("/tmp/vgpulock", "/tmp/vgpulock", read_only=False),  # noqa: S108 -- HAMi-core's own
+        _mount("/etc/ld.so.preload", f"{contract.hami_core}/ld.so.preload"),
     )
 
 
@@ -247,7 +230,7 @@ def hami_core_folder(hami_core: str, uid: str, container: str) -> str:
     return f"{hami_core}/containers/{uid}_{container}"
 
 
-def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[Mount, ...]]:
+def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[pb.Mount, ...]]:
     """Return variables and mounts for clients of the user's MPS daemon, with a limit per process.
 
     A card is named by its number within the container: an entry for a card that a process cannot
@@ -256,11 +239,12 @@ def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[Mount,
     limits = [
         f"{number}={units * contract.unit_mib}M" for number, (_, units) in enumerate(grant.limits)
     ]
-    envs = {
-        _MPS_LIMIT: ",".join(limits),
-        "CUDA_MPS_PIPE_DIRECTORY": contract.mps_pipe,
-    }
+    envs = {_MPS_LIMIT: ",".join(limits), "CUDA_MPS_PIPE_DIRECTORY": contract.mps_pipe}
     return envs, (
-        Mount(contract.mps_pipe, contract.mps_pipe, read_only=False),
-        Mount("/dev/shm", contract.mps_shm, read_only=False),  # noqa: S108 -- MPS' own
+        _mount(contract.mps_pipe, contract.mps_pipe, read_only=False),
+        _mount("/dev/shm", contract.mps_shm, read_only=False),  # noqa: S108 -- MPS' own
     )
+
+
+def _mount(container_path: str, host_path: str, *, read_only: bool = True) -> pb.Mount:
+    return pb.Mount(container_path=container_path, host_path=host_path, read_only=read_only)

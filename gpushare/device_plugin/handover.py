@@ -12,7 +12,7 @@ import logging
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from gpushare.errors import SettingsError
@@ -70,34 +70,34 @@ class CdiDevices:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Facts of a node that decide the strategy."""
+    """The settings, and the facts of a node, that decide the strategy."""
 
-    toolkit: Toolkit | None = None
-    cdi: CdiDevices = CdiDevices()
+    setting: str
+    """A strategy, or auto."""
     kind: str = "nvidia.com/gpu"
+    """Of the CDI devices."""
     by_nvml: bool = True
     """Whether the devices are NVIDIA's, and not those of a file."""
+    needs_limits: bool = False
+    """Whether the driver is to limit the memory of containers."""
+    toolkit: Toolkit | None = None
+    cdi: CdiDevices = CdiDevices()
     runtime: str = ""
     """As in the Node's status, such as containerd://2.1.4; "" before the Node has been read."""
     kubelet: str = ""
     """Such as v1.34.1."""
 
 
-def choose(
-    setting: str, setup: Setup, devices: Collection[str], *, needs_limits: bool = False
-) -> DeviceList:
-    """Return the strategy to use for devices of these names. setting: a strategy, or auto.
-
-    needs_limits: the driver is to limit the memory of containers.
-    """
-    if not setup.by_nvml and setting == "auto":
+def choose(setup: Setup, devices: Collection[str]) -> DeviceList:
+    """Return the strategy to use for devices of these names."""
+    if not setup.by_nvml and setup.setting == "auto":
         return DeviceList("envvar", "devices of a file have no driver")
-    if setting != "auto":
+    if setup.setting != "auto":
         reason = "--device-list-strategy says so"
-        return DeviceList(setting, reason, _problem(setting, setup, devices))
+        return DeviceList(setup.setting, reason, _problem(setup.setting, setup, devices))
     cdi_problem = "" if setup.runtime else "the container runtime is not known yet"
     cdi_problem = cdi_problem or _runtime_problem(setup.runtime) or _cdi_problem(setup, devices)
-    if not cdi_problem and needs_limits and not setup.cdi.has_limits:
+    if not cdi_problem and setup.needs_limits and not setup.cdi.has_limits:
         cdi_problem = f"{setup.cdi.path} has no hook {_LIMITS_HOOK}"
     if not cdi_problem:
         strategy = "cdi-annotations" if _kubelet_problem(setup.kubelet) else "cdi-cri"
@@ -161,22 +161,16 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @dataclass(eq=False)
 class Handover:
-    """The chosen strategy. root: folder of the node's files. setting: a strategy, or auto. kind: of
-    the CDI devices. by_nvml: whether the devices are NVIDIA's, not those of a file. passes_nodes:
-    whether containers get device nodes as well. needs_limits: whether the driver is to limit
-    memory.
+    """The chosen strategy. root: folder of the node's files. passes_nodes: whether containers get
+    device nodes as well.
     """
 
-    setting: str
-    kind: str
+    setup: Setup
     root: Path
     _: KW_ONLY
-    by_nvml: bool = True
     passes_nodes: bool
-    needs_limits: bool
 
     def __post_init__(self) -> None:
-        self._runtime = self._kubelet = ""
         self._cdi_cache: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
         self.choice = DeviceList("envvar", "nothing has been looked at yet")
         self.control_nodes: tuple[str, ...] | None = None
@@ -188,31 +182,21 @@ class Handover:
         """Read the node's files again, and return the strategy for devices of these names. runtime,
         kubelet: as in the Node's status; "" leaves the last value.
         """
-        self._runtime, self._kubelet = runtime or self._runtime, kubelet or self._kubelet
-        setup = Setup(
+        self.setup = setup = replace(
+            self.setup,
             toolkit=read_toolkit(self.root),
             cdi=self._cdi_devices(),
-            kind=self.kind,
-            by_nvml=self.by_nvml,
-            runtime=self._runtime,
-            kubelet=self._kubelet,
+            runtime=runtime or self.setup.runtime,
+            kubelet=kubelet or self.setup.kubelet,
         )
-        last_choice = self.choice
-        self.choice = choose(self.setting, setup, devices, needs_limits=self.needs_limits)
+        last_choice, self.choice = self.choice, choose(setup, devices)
+        strategy, why, problem = self.choice.strategy, self.choice.reason, self.choice.problem
         # A CDI file has the device nodes, and devices of a file have none.
-        has_no_nodes = self.choice.strategy.startswith("cdi-") or not self.by_nvml
+        has_no_nodes = strategy.startswith("cdi-") or not setup.by_nvml
         self.control_nodes = None if has_no_nodes or not self.passes_nodes else self._present()
         if self.choice != last_choice:
-            level = logging.WARNING if self.choice.problem else logging.INFO
-            log.log(
-                level,
-                Line(
-                    "devices are handed over",
-                    by=self.choice.strategy,
-                    why=self.choice.reason,
-                    problem=self.choice.problem or "none",
-                ),
-            )
+            line = Line("devices are handed over", by=strategy, why=why, problem=problem or "none")
+            log.log(logging.WARNING if problem else logging.INFO, line)
         return self.choice
 
     def _present(self) -> tuple[str, ...]:
@@ -236,7 +220,7 @@ class Handover:
 
     def _devices_in(self, path: Path) -> CdiDevices:
         try:
-            return read_cdi(path, self.kind)
+            return read_cdi(path, self.setup.kind)
         except SettingsError as error:
             log.warning(Line("CDI file not read", error=error))
             return CdiDevices()

@@ -178,10 +178,7 @@ def candidates(
 
 
 def unlisted(
-    pods: Iterable[NodePod],
-    answered: Set[ContainerKey],
-    refused_uids: Collection[str],
-    units: int,
+    pods: Iterable[NodePod], answered: Set[ContainerKey], refused_uids: Collection[str], units: int
 ) -> tuple[ContainerCandidate, ...]:
     """Return the candidates without the kubelet's view: any container without an answer."""
     contenders = [
@@ -308,10 +305,7 @@ def granted(
 
 
 def choose_ids(
-    grant: Grant,
-    available: Collection[str],
-    must_include: Collection[str],
-    in_use: Collection[str],
+    grant: Grant, available: Collection[str], must_include: Collection[str], in_use: Collection[str]
 ) -> tuple[tuple[str, ...], bool]:
     """Return (ids of as many units as the grant has, whether all ids are of the granted cards).
 

@@ -19,7 +19,6 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
-from gpushare.device_plugin.container import ContainerAllocation, Mount
 from gpushare.device_plugin.identity import CheckpointEntry, PodDevices
 from gpushare.errors import GpuShareError, MessageError
 from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
@@ -184,40 +183,12 @@ def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
     return tuple(entries)
 
 
-def answer_message(answer: ContainerAllocation) -> pb.ContainerAllocateResponse:
-    """Return the message of Allocate for the answer."""
-    return pb.ContainerAllocateResponse(
-        envs=answer.envs,
-        mounts=[
-            pb.Mount(
-                container_path=mount.container_path,
-                host_path=mount.host_path,
-                read_only=mount.read_only,
-            )
-            for mount in answer.mounts
-        ],
-        devices=[
-            pb.DeviceSpec(container_path=path, host_path=path, permissions="rw")
-            for path in answer.device_nodes
-        ],
-        annotations=answer.annotations,
-        cdi_devices=[pb.CDIDevice(name=name) for name in answer.cdi_devices],
-    )
-
-
-def parse_answer(data: bytes) -> ContainerAllocation:
+def parse_answer(data: bytes) -> pb.ContainerAllocateResponse:
     """Return the answer for a container, from the kubelet's record. Raises MessageError."""
     try:
-        message = pb.ContainerAllocateResponse.FromString(data)
+        return pb.ContainerAllocateResponse.FromString(data)
     except DecodeError as error:
         raise MessageError(f"{CHECKPOINT}: AllocResp cannot be read: {error}") from error
-    return ContainerAllocation(
-        dict(message.envs),
-        [Mount(mount.container_path, mount.host_path, mount.read_only) for mount in message.mounts],
-        [device.name for device in message.cdi_devices],
-        dict(message.annotations),
-        [device.host_path for device in message.devices],
-    )
 
 
 def _pod(message: pb.Pod) -> Pod:

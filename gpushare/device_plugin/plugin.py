@@ -12,13 +12,14 @@ from pathlib import Path
 
 from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.health import HealthServer
+from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import NVIDIA_IDS, ORIGINAL_IDS, NodeCards, form_of, unit_mib
-from gpushare.device_plugin.container import ContainerAllocation, Contract, answer
+from gpushare.device_plugin.container import Contract, answer
 from gpushare.device_plugin.devices import FileSource, NvmlSource
 from gpushare.device_plugin.event_messages import PluginEvents
 from gpushare.device_plugin.hami_folders import ContainerFolders
-from gpushare.device_plugin.handover import Handover
+from gpushare.device_plugin.handover import Handover, Setup
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, read_checkpoint
@@ -136,14 +137,13 @@ class DevicePlugin:
             mps_shm=options.mps_shm_dir,
             driver_guarantee=options.driver_guarantee,
         )
-        self._handover = Handover(
+        setup = Setup(
             options.device_list_strategy,
             options.cdi_kind,
-            options.host_root,
             by_nvml=nvml is not None,
-            passes_nodes=options.pass_device_specs,
             needs_limits=isolation == "driver",
         )
+        self._handover = Handover(setup, options.host_root, passes_nodes=options.pass_device_specs)
         self._look_at_node()
         folder = options.device_plugin_dir
         self._server = PluginServer(
@@ -210,7 +210,7 @@ class DevicePlugin:
             self._folders.look(record)
         self._compute.look(record)
 
-    def _answer(self, served: Served) -> ContainerAllocation:
+    def _answer(self, served: Served) -> pb.ContainerAllocateResponse:
         """Return the answer for the container. Raises RequestRefused."""
         contract = replace(
             self._contract,

@@ -21,9 +21,8 @@ from google.protobuf.message import Message
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import ORIGINAL_IDS, NodeCards, device_id
-from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.health import Health
-from gpushare.device_plugin.kubelet import NO_PROXY, OPTIONS, answer_message
+from gpushare.device_plugin.kubelet import NO_PROXY, OPTIONS
 from gpushare.errors import GpuShareError, RequestRefused
 from gpushare.logline import Line
 
@@ -55,7 +54,7 @@ class PluginServer:
     allocator: Allocator
     check: Callable[[list[str]], None]
     _: KW_ONLY
-    answer: Callable[[Served], ContainerAllocation]
+    answer: Callable[[Served], pb.ContainerAllocateResponse]
     observe: Observe
 
     def __post_init__(self) -> None:
@@ -90,9 +89,7 @@ class PluginServer:
                 self._pre_start_container, pb.PreStartContainerRequest
             ),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                self._list_and_watch,
-                pb.Empty.FromString,
-                pb.ListAndWatchResponse.SerializeToString,
+                self._list_and_watch, pb.Empty.FromString, pb.ListAndWatchResponse.SerializeToString
             ),
         }
         handler = grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
@@ -189,7 +186,7 @@ class PluginServer:
 
     def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         answers = [
-            answer_message(self.answer(self.allocator.allocate(container_request.devices_ids)))
+            self.answer(self.allocator.allocate(container_request.devices_ids))
             for container_request in request.container_requests
         ]
         return pb.AllocateResponse(container_responses=answers)

@@ -121,7 +121,7 @@ def explain_claim(claim: ClaimRecord, books: ClaimBooks) -> ClaimExplanation:
         card = books.card(holding.key)
         is_whole = card is None or (holding.consumed is None and not card.parts)
         units = None if card is None or is_whole else books.units_of(holding, card)
-        devices.append(GivenCard(*holding.key, card.uuid if card else "", units))
+        devices.append(GivenCard(holding.key, card.uuid if card else "", units))
         nodes += books.nodes_of(holding.key)
     pods = tuple(name for name, _ in claim.users)
     node_names = ", ".join(sorted({*nodes}))

@@ -86,13 +86,7 @@ def claim_document(claim: ClaimExplanation) -> dict[str, Any]:
         "requests": list(claim.requests),
         "node": claim.node or None,
         "devices": [
-            {
-                "driver": card.driver,
-                "pool": card.pool,
-                "device": card.device,
-                "uuid": card.uuid or None,
-                "allocated": card.units,
-            }
+            {**card.key._asdict(), "uuid": card.uuid or None, "allocated": card.units}
             for card in claim.cards
         ],
         "pods": list(claim.pods),

@@ -7,7 +7,7 @@ node fewer of each shape. No I/O.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -53,15 +53,6 @@ class NewNode:
     """Units by device."""
     percents: tuple[tuple[int, ...], ...]
     """For each of `PERCENT_AMOUNTS`, percent by device."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOutPods:
-    """Pods that no number of new nodes takes, with the number of shapes by reason."""
-
-    batch: PodBatch
-    count: int
-    reasons: Mapping[str, int]
 
 
 class Nodes:
@@ -218,21 +209,22 @@ class Tries:
             sum(pods for name, pods in results[place].on.items() if name not in new)
             for place in self._shape_of
         )
-        lost = _lost(results)
+        lost = sum(result.missing for result in results)
         if not lost or not movable:
             return False
         plenty = tuple(count + min(movable, MAX_PLENTY) for count in counts)
         self._progress(plenty, len(self._results))
         with_plenty, _ = self.result(plenty)
-        if _lost(with_plenty) >= lost or not all(
+        lost_with_plenty = sum(result.missing for result in with_plenty)
+        if lost_with_plenty >= lost or not all(
             with_plenty[place].all_fit for place in self._shape_of
         ):
             return False
-        self._max_lost = _lost(with_plenty)
+        self._max_lost = lost_with_plenty
         self._results = {(plenty, len(plenty)): True}
         return True
 
-    def left_out(self, results: Sequence[PlacementResult]) -> Iterator[LeftOutPods]:
+    def left_out(self, results: Sequence[PlacementResult]) -> Iterator[PlacementResult]:
         """Yield the pods without a place, with the reasons why no shape takes them."""
         for result in results:
             if not result.all_fit:
@@ -240,16 +232,12 @@ class Tries:
                 for shape in range(len(self.nodes.shapes)):
                     placer = self._placer(self.nodes.single(shape))
                     reasons.update(placer.placed(result.batch).reasons)
-                yield LeftOutPods(result.batch, (result.batch.count or 0) - result.fit, reasons)
+                yield replace(result, on={}, reasons=reasons)
 
     def _placer(self, rows: Rows) -> Placer:
         """Return a placer over these nodes, without new pods."""
         nodes = self.nodes
         return Placer(nodes.snapshot, rows, nodes.filters, self._policy)
-
-
-def _lost(results: Iterable[PlacementResult]) -> int:
-    return sum((result.batch.count or 0) - result.fit for result in results)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +257,8 @@ class NodeNeed:
     """Pods with scheduling gates; no node is counted for them."""
     results: tuple[PlacementResult, ...]
     """Results of the moved, the pending and the requested pods, in this order."""
-    left_out: tuple[LeftOutPods, ...]
+    left_out: tuple[PlacementResult, ...]
+    """Pods that no number of new nodes takes, with the number of shapes by reason."""
     nodes: tuple[NewNode, ...]
     largest: tuple[int, ...]
     """Units of the largest pod without compute that still fits, by number of devices."""

@@ -163,6 +163,11 @@ class PlacementResult:
         return self.explanation.verdict if self.explanation else None
 
     @property
+    def missing(self) -> int:
+        """The number of pods without a place."""
+        return (self.batch.count or 0) - self.fit
+
+    @property
     def all_fit(self) -> bool:
         """Whether all pods of the batch fit; of a batch without a number, whether one does."""
         return self.fit > 0 if self.batch.count is None else self.fit == self.batch.count

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Protocol, Self, TypeVar
 
 from gpushare.core.bound_pod import BoundPodScore, score_bound_pod
+from gpushare.core.claims.model import DeviceKey
 from gpushare.core.explain import Explanation, PodVerdict, explain
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.node_filters import OwnFilters
@@ -124,10 +125,7 @@ class NodeAsk:
 class GivenCard:
     """A device of a claim."""
 
-    driver: str
-    """Driver, pool and device together name the device in a ResourceSlice."""
-    pool: str
-    device: str
+    key: DeviceKey
     uuid: str
     """The uuid of the card, or "" if unknown."""
     units: int | None

@@ -246,7 +246,7 @@ def _claim(claim: ClaimExplanation, unit: str) -> str:
     match claim.state:
         case "allocated":
             devices = ", ".join(
-                f"{'all' if card.units is None else amount(card.units, unit)} of {card.device}"
+                f"{'all' if card.units is None else amount(card.units, unit)} of {card.key.device}"
                 + (f" ({card.uuid})" if card.uuid else "")
                 for card in claim.cards
             )

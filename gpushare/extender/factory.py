@@ -43,19 +43,11 @@ from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.settings import Settings, address
+from gpushare.wire import kueue
 from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.codec import Codec
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.kept import LEASE
-from gpushare.wire.kueue import (
-    ADMISSION_CHECKS,
-    API,
-    RESOURCE_FLAVORS,
-    WORKLOADS,
-    read_check,
-    read_flavor,
-    read_workload,
-)
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.scale_down import Mark
 from gpushare.wire.scheduler.config import ExtenderConfig
@@ -304,14 +296,19 @@ def kueue_sources(
     """Return the collections of Kueue by name, each with a handler that fills `seen`."""
     names = [resource.names for resource in resources]
     collections: tuple[tuple[str, Codec[Any], Callable[[Any], Any], Shown[Any]], ...] = (
-        ("workloads", WORKLOADS, partial(read_workload, managed_names=names), seen.workloads),
-        ("admissionchecks", ADMISSION_CHECKS, read_check, seen.checks),
-        ("resourceflavors", RESOURCE_FLAVORS, read_flavor, seen.flavors),
+        (
+            "workloads",
+            kueue.WORKLOADS,
+            partial(kueue.read_workload, managed_names=names),
+            seen.workloads,
+        ),
+        ("admissionchecks", kueue.ADMISSION_CHECKS, kueue.read_check, seen.checks),
+        ("resourceflavors", kueue.RESOURCE_FLAVORS, kueue.read_flavor, seen.flavors),
     )
     sources = {}
     for name, codec, read, shown in collections:
         handler = ObjectHandler[Any, Any](read, shown.replace, shown.put)
-        machine = ListWatch(f"{API}/{name}", codec)
+        machine = ListWatch(f"{kueue.API}/{name}", codec)
         sources[name] = Source(Reflector(client, machine, handler, optional=True), optional=True)
     return sources
 

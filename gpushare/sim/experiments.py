@@ -23,7 +23,7 @@ from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, NodePool, size_class, workload_of_trace
 from gpushare.sim.flow import Arrivals, Flow, Record
 from gpushare.sim.interference import Interference
-from gpushare.sim.parameters import LEARNED, TRAINING, Defrag, Parameters
+from gpushare.sim.options import LEARNED, TRAINING, Defrag, Parameters
 from gpushare.sim.report import allocated_at
 from gpushare.sim.reservations import Reservations
 from gpushare.sim.scorers import SIMULATED, LearningScorer, chosen, learns
@@ -239,22 +239,14 @@ def _flow(
 def _run_name(experiment: str, policy: str, seed: int, options: Parameters) -> Record:
     run_name: Record = {"experiment": experiment, "policy": policy, "seed": seed}
     run_name["workload"] = options.workload
-    if options.neighbours:
-        run_name["neighbours"] = options.neighbours
-    if options.interference:
-        run_name["interference"] = options.interference
-    if options.pool:
-        run_name["pool"] = True
-    if options.reserve_after:
-        run_name["reserve_after"] = options.reserve_after
-    if experiment == "replay":
-        return {**run_name, "speed": options.speed}
-    run_name["load"] = options.load
-    if experiment == "inflation":
-        return run_name
-    times = {"life": options.life, "warmup": options.warmup}
-    moves = {"defrag": str(options.defrag)} if options.defrag else {}
-    return {**run_name, **times, **moves}
+    if_given = ("neighbours", "interference", "pool", "reserve_after")
+    run_name |= {name: value for name in if_given if (value := getattr(options, name))}
+    own = {"replay": ("speed",), "inflation": ("load",)}
+    names = own.get(experiment, ("load", "life", "warmup"))
+    run_name |= {name: getattr(options, name) for name in names}
+    if experiment == "churn" and options.defrag:
+        run_name["defrag"] = str(options.defrag)
+    return run_name
 
 
 def coming_and_going(

@@ -1,5 +1,4 @@
-"""The nodes and pods of an experiment: files, the shipped traces, or rows of a live cluster.
-
+"""The nodes and pods of an experiment: files, the shipped traces, or a live cluster.
 
 Tested in `tests/unit/sim/test_main_options.py`.
 """
@@ -17,16 +16,14 @@ from gpushare.trace.nodes_and_pods import (
     TraceNode,
     TracePod,
     in_units,
-    nodes_of,
-    of_items,
-    pods_of,
     read_nodes,
     read_pods,
 )
 
-Listing = Callable[[Mapping[str, object], str, str], Mapping[str, object]]
-"""(flags, resource, unit) -> the rows of `nodes` and `pods` of a live cluster, with
-the columns of trace/nodes_and_pods.py, and `notes` on omitted rows."""
+Listing = Callable[
+    [Mapping[str, object], str, str], tuple[list[TraceNode], list[TracePod], list[str]]
+]
+"""(flags, resource, unit) -> nodes and pods of a live cluster, and notes on omitted ones."""
 
 OPENB = Path(__file__).parent / "data" / "openb"
 OPENB_NODES = OPENB / "openb_node_list_gpu_node.csv.xz"
@@ -75,8 +72,13 @@ def read_inputs(options: argparse.Namespace, listing: Listing | None) -> Inputs:
     if options.from_cluster:
         if listing is None:
             raise SettingsError("--from-cluster: no cluster can be listed here")
-        rows = listing(vars(options), options.resource, options.unit)
-        inputs = _of_cluster(rows, options.pods)
+        nodes, pods, notes = listing(vars(options), options.resource, options.unit)
+        pods = read_pods(Path(options.pods)) if options.pods else pods
+        for kind, found in (("nodes", nodes), ("pods with GPU", any(pod.devices for pod in pods))):
+            if not found:
+                text = f"the cluster has no {kind} to simulate"
+                raise TraceError("; ".join([text, *notes[:_FEW_NOTES]]))
+        inputs = Inputs(nodes, pods, options.pods or "cluster", tuple(notes))
     else:
         inputs = _of_files(options.nodes, options.pods)
     if options.devices:
@@ -116,21 +118,3 @@ def _of_files(nodes_file: str, pods_file: str) -> Inputs:
                 f"{nodes_file}: has units of its own; give --pods that ask for them"
             )
     return Inputs(nodes=nodes, pods=read_pods(pods_path), name=name)
-
-
-def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
-    """Return the nodes of a live cluster, and the pods of a file or else of the cluster."""
-    cluster_notes = rows["notes"]
-    notes = [*map(str, cluster_notes)] if isinstance(cluster_notes, list) else []
-    try:
-        for kind in ("nodes",) if pods_file else ("nodes", "pods"):
-            if not rows[kind]:
-                raise TraceError(f"the cluster has no {kind} to simulate")
-        nodes = nodes_of(of_items("nodes of the cluster", rows["nodes"]), "the cluster", notes)
-        if pods_file:
-            pods = read_pods(Path(pods_file))
-            return Inputs(nodes=nodes, pods=pods, name=pods_file, notes=tuple(notes))
-        pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster", errors=notes)
-    except TraceError as error:
-        raise TraceError("; ".join([str(error), *notes[:_FEW_NOTES]])) from error
-    return Inputs(nodes=nodes, pods=pods, name="cluster", notes=tuple(notes))

@@ -22,9 +22,8 @@ from gpushare.core.policy import policy_names
 from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.sim import experiments, report
 from gpushare.sim.inputs import Inputs, Listing, read_inputs
-from gpushare.sim.options import SMALL, read_options
-from gpushare.sim.parameters import Parameters
-from gpushare.sim.report import Measure, Record, Scale, choice_sentences, headline, legend, verdicts
+from gpushare.sim.options import SMALL, Parameters, read_options
+from gpushare.sim.report import Measure, Record, choice_sentences, headline, legend, verdicts
 from gpushare.sim.runner import run_all
 from gpushare.sim.scorers import SIMULATED
 
@@ -233,7 +232,7 @@ def _table(
             )
         lines.append(text)
     lines += [report.as_table(records, measures)]
-    lines += [*legend(measures, Scale(inputs.units, inputs.devices)), ""]
+    lines += [*legend(measures, inputs.units, inputs.devices), ""]
     lines += choice_sentences(records)
     lines += verdicts(records, headline(measures, options.parameters.load))
     return "\n".join([*lines, ""])

@@ -217,25 +217,17 @@ def difference(stat: Statistic | None, digits: int) -> str:
     return f"{stat.difference:+.{digits}f}{error}"
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The size of a cluster: units of GPU, and devices."""
-
-    units: int
-    devices: int
-
-
 def headline(measures: Sequence[Measure], load: float) -> Measure | None:
     """Return the measure that decides between policies; None without measures."""
     at_load = allocated_at(round(100 * load)) if measures and measures[0].at else None
     return next((one for one in measures if at_load in (None, one)), None)
 
 
-def legend(measures: Sequence[Measure], scale: Scale) -> list[str]:
-    """Return a line for each column of the table."""
+def legend(measures: Sequence[Measure], units: int, devices: int) -> list[str]:
+    """Return a line for each column of the table. units, devices: of the cluster."""
     width = max((len(measure.head) for measure in measures), default=0)
-    gpu = f"of {scale.units} units on {scale.devices} devices, the % in use"
-    point = f"1 point is {scale.units / 100:.5g} units, {scale.devices / 100:.4g} devices"
+    gpu = f"of {units} units on {devices} devices, the % in use"
+    point = f"1 point is {units / 100:.5g} units, {devices / 100:.4g} devices"
     lines = []
     for measure in measures:
         meaning = {

@@ -25,10 +25,10 @@ import lzma
 import math
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import BinaryIO, cast
 
 from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, Request
@@ -140,11 +140,10 @@ def of_file(path: Path) -> RawRows:
             f"{path}: is a list of Kubernetes' objects, as kubectl prints it, and no table: whatif"
             " without --nodes, and simulate with --from-cluster, read nodes and pods of the cluster"
         )
-    return of_items(str(path), items)
+    return _of_items(str(path), items)
 
 
-def of_items(source: str, items: object) -> RawRows:
-    """Yield the rows of a list of objects. Raises TraceError."""
+def _of_items(source: str, items: object) -> RawRows:
     if not isinstance(items, list) or not items:
         raise TraceError(f"{source}: must be a list of objects, and not empty")
     for number, item in enumerate(items, 1):
@@ -227,8 +226,6 @@ def _csv(path: Path, text: str) -> RawRows:
     if none:
         raise TraceError(f"{path}: has a header and nothing under it")
 
-
-_T = TypeVar("_T")
 
 MIB = 2**20
 MILLI = 1000
@@ -316,43 +313,18 @@ class TracePod:
 
 def read_nodes(path: Path) -> list[TraceNode]:
     """Return the nodes of a file, in order. Raises TraceError."""
-    return nodes_of(of_file(path), str(path))
+    nodes = list(map(_node, read_rows(of_file(path), _NODE, _NODE_OPTIONAL)))
+    if not any(node.devices for node in nodes):
+        raise TraceError(f"{path}: no node has a GPU")
+    return nodes
 
 
 def read_pods(path: Path) -> list[TracePod]:
     """Return the pods of a file, in order. Raises TraceError."""
-    return pods_of(of_file(path), str(path))
-
-
-def nodes_of(raw_rows: RawRows, source: str, errors: list[str] | None = None) -> list[TraceNode]:
-    """Return the nodes of these rows. Raises TraceError.
-
-    errors: list for the errors of bad rows, which are omitted; None: the first error is raised.
-    """
-    nodes = list(_readable(read_rows(raw_rows, _NODE, _NODE_OPTIONAL), _node, errors))
-    if not any(node.devices for node in nodes):
-        raise TraceError(f"{source}: no node has a GPU")
-    return nodes
-
-
-def pods_of(raw_rows: RawRows, source: str, errors: list[str] | None = None) -> list[TracePod]:
-    """Return the pods of these rows. left_out: as in nodes_of. Raises TraceError."""
-    pods = list(_readable(read_rows(raw_rows, _POD, _POD_OPTIONAL), _pod, errors))
+    pods = list(map(_pod, read_rows(of_file(path), _POD, _POD_OPTIONAL)))
     if not any(pod.devices for pod in pods):
-        raise TraceError(f"{source}: no pod asks for a GPU")
+        raise TraceError(f"{path}: no pod asks for a GPU")
     return pods
-
-
-def _readable(
-    rows: Iterator[Row], parse: Callable[[Row], _T], errors: list[str] | None
-) -> Iterator[_T]:
-    for row in rows:
-        try:
-            yield parse(row)
-        except TraceError as error:
-            if errors is None:
-                raise
-            errors.append(f"{row.name()} is left out: {error}")
 
 
 def _node(row: Row) -> TraceNode:

@@ -1,10 +1,10 @@
 """The aliyun gpushare dialect of pod annotations: which devices a pod was given.
 
-Derives the names of a resource, reads a placement from annotations and writes one. Knows no JSON
-objects of Kubernetes and no node: this module only bounds an index; the ledger checks that a node
-has the device. Users can edit annotations, so numbers are strict (ASCII `[0-9]{1,10}`; Python's
-int() would take " +7 ", "1_000" and Arabic digits) and annotations that do not add up to the
-request of the pod's spec are no placement at all.
+Derives the names of a resource, and reads a placement from annotations; binding.py writes one.
+Knows no JSON objects of Kubernetes and no node: this module only bounds an index; the ledger checks
+that a node has the device. Users can edit annotations, so numbers are strict (ASCII `[0-9]{1,10}`;
+Python's int() would take " +7 ", "1_000" and Arabic digits) and annotations that do not add up to
+the request of the pod's spec are no placement at all.
 """
 
 import json
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpushare.core.amounts import COMPUTE, MEMORY, PERCENT_AMOUNTS, SHARE
-from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
+from gpushare.core.model import MAX_UNITS, Request, Shares
 from gpushare.errors import SettingsError
 
 MAX_INDEX = 2**31 - 1
@@ -266,87 +266,10 @@ def device_uuids(
     return tuple(by_device.get(device, "") for device, _ in shares)
 
 
-def encode(
-    allocation: Allocation, request: Request, device_capacity: int, assume_time: str, names: Names
-) -> dict[str, str]:
-    """Return the annotations that record an allocation, for the Binding of the pod.
-
-    device_capacity: units of the (first) device, which the original writes as DEV. assume_time: in
-    nanoseconds since the epoch; the device plug-in serves pods in this order. An empty map is
-    written as well, and so are empty uuids: a value that the owner of the pod wrote there would
-    outlive the Binding. `placement` reads back exactly `allocation.shares`, `device_uuids` the
-    uuids. Nothing reads the percents back: the pod's spec has the numbers, and the devices are
-    those of the memory.
-    """
-    grants = _grants(allocation, request)
-    annotations = {
-        names.idx: ",".join(str(device) for device, _ in allocation.shares),
-        names.dev: str(device_capacity),
-        names.pod: str(request.total),
-        names.assigned: "false",
-        names.assume_time: assume_time,
-        names.allocation: json.dumps(grants, separators=(",", ":")),
-        names.uuids: ",".join(allocation.uuids) if any(allocation.uuids) else "",
-    }
-    for of_amount, percent, containers in zip(
-        names.percents, request.percents, request.percent_containers, strict=False
-    ):
-        if percent and of_amount.allocation:
-            by_container = _percent_grants(grants, containers)
-            annotations[of_amount.allocation] = json.dumps(by_container, separators=(",", ":"))
-    return annotations
-
-
-def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:
-    """Return container -> device -> units: the containers, in order, fill device after device; each
-    has a device of its own if the request is split by container.
-    """
-    if request.split and has_own_devices(request):
-        of_units: dict[int, list[int]] = {}
-        for device, units in reversed(allocation.shares):
-            of_units.setdefault(units, []).append(device)
-        return {
-            str(container): {str(of_units[units].pop()): units}
-            for container, units in request.containers
-        }
-    room = [[device, units] for device, units in reversed(allocation.shares)]
-    grants: dict[str, dict[str, int]] = {}
-    for container, requested_units in request.containers:
-        grant = grants[str(container)] = {}
-        lacking = requested_units
-        while lacking and room:
-            device, free = room[-1]
-            granted_units = min(lacking, free)
-            grant[str(device)] = granted_units
-            lacking -= granted_units
-            room[-1][1] -= granted_units
-            if not room[-1][1]:
-                room.pop()
-    return grants
-
-
 def has_own_devices(request: Request) -> bool:
     """Return whether a split request has for each container one device, of that many units."""
     container_units = sorted((units for _, units in request.containers), reverse=True)
     return request.split == tuple(container_units)
-
-
-def _percent_grants(
-    grants: Mapping[str, Mapping[str, int]], containers: Shares
-) -> dict[str, dict[str, int]]:
-    """Return container -> device -> percent: the percents of a container are where the memory is.
-
-    containers: (container, percent). Parts of a percent are rounded up; that happens on several
-    devices only.
-    """
-    percent_grants = {}
-    for container, percent in containers:
-        grant = grants.get(str(container), {})
-        units = sum(grant.values())
-        percent_grants[str(container)] = {
-            device: -(-percent * part // units) for device, part in grant.items()
-        }
-    return percent_grants
 
 
 def _evenly(devices: Collection[int], total: int) -> Shares | None:

@@ -1,6 +1,6 @@
-"""Decode lists, watch events and answers of the API server, for any kind of object; bind a pod.
+"""Decode lists, watch events and answers of the API server, for any kind of object.
 
-Knows the JSON of List, WatchEvent, Status and Binding, and the name of an object; the structs of
+Knows the JSON of List, WatchEvent and Status, and the name of an object; the structs of
 the kinds are in objects.py.
 
 Typed decoding of a page of pods costs a twentieth of building dicts and, since the structs are not
@@ -10,10 +10,10 @@ unreadable ones are named.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -60,11 +60,6 @@ class _RawWatchEvent(Struct, gc=False):
 class _Status(Struct, gc=False):
     code: int | None = None
     message: str | None = None
-
-
-class _Success(Struct, gc=False):
-    kind: Literal["Status"]
-    status: Literal["Success"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,28 +212,6 @@ class Codec(Generic[_T]):
         return page.items or ()
 
 
-def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
-    """Return the body that binds a pod: uid as precondition, annotations merged in by the same
-    write.
-
-    The API server sets spec.nodeName and merges metadata.annotations into the pod atomically, and
-    refuses (409) if the uid is not the pod's.
-    """
-    return msgspec.json.encode(
-        {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {
-                "name": ref.name,
-                "namespace": ref.namespace,
-                "uid": ref.uid,
-                "annotations": dict(annotations),
-            },
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-        }
-    )
-
-
 def check_kind(body: bytes, kind: str) -> None:
     """Check that the answer is an object of the kind. Raises MessageError for anything else."""
     answer_kind = decode_with(_IDENTIFIED, body, "answer").kind
@@ -310,8 +283,5 @@ _ESCAPE = re.compile(
 )
 _EVENT = Decoder(_RawWatchEvent)
 _STATUS = Decoder(_Status)
-BOUND = Decoder(_Success)
-"""Decodes the answer to an accepted Binding, a Status of Success (kube-apiserver 1.22 to 1.37), and
-refuses any other answer."""
 _IDENTIFIED = Decoder(_Identified)
 _RAW_LIST: Decoder[_ListBody[Raw]] = Decoder(_ListBody[Raw])

@@ -22,8 +22,9 @@ from gpushare.errors import MessageError, SettingsError, WireError
 from gpushare.kube.election import read_lease, seconds_of
 from gpushare.kube.responses import LineSplitter, response_error
 from gpushare.wire.annotations import ALIYUN, is_uuid, placement
+from gpushare.wire.binding import check_bound
 from gpushare.wire.budgets import read_budget
-from gpushare.wire.codec import BOUND, Codec, decode_with
+from gpushare.wire.codec import Codec
 from gpushare.wire.dra.devices import read_slice, read_taint_rule
 from gpushare.wire.dra.objects import (
     DEVICE_CLASSES,
@@ -284,10 +285,6 @@ def _lines(data: bytes) -> None:
     assert lines == [line for line in data.split(b"\n")[:-1] if line.strip()]
 
 
-def _binding_answer(data: bytes) -> None:
-    decode_with(BOUND, data, "answer to a Binding")
-
-
 def _refusal(data: bytes) -> None:
     assert "\n" not in str(response_error("GET /x", 500, data))
 
@@ -372,7 +369,7 @@ DECODERS = (
     Decoder("watch errors", _codec(PODS), ({"type": "ERROR", "object": {"code": 410}},)),
     Decoder("scheduler files", _scheduler, (odd.SCHEDULER, odd.POLICY)),
     Decoder("durations", _duration, ("5s", "1m30.5s", "-0")),
-    Decoder("answer to a Binding", _binding_answer, ({"kind": "Status", "status": "Success"},)),
+    Decoder("answer to a Binding", check_bound, ({"kind": "Status", "status": "Success"},)),
     Decoder("answer by name", _answer, (odd.POD | {"kind": "Pod"},)),
     Decoder("lease", _lease, (odd.LEASE,)),
     Decoder("lines of a watch", _lines, ('{"a":1}\n\n{"b":2}\n{"c"',)),

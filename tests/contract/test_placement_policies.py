@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from gpushare.core.amounts import compute
 from gpushare.core.model import Allocation, Request
-from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.binding import encode
 from tests.contract.admission import Call, policies, refusals
 from tests.contract.manifests import EXTENDER, one, rendered
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.device_plugin.container import ContainerAllocation
+from gpushare.device_plugin import kubelet_pb2 as pb
 from tests.e2e.binaries import tool
 
 Json = dict[str, Any]
@@ -135,7 +135,7 @@ class NvidiaNode:
 
     def start(
         self,
-        values: ContainerAllocation,
+        values: pb.ContainerAllocateResponse,
         toolkit: Mapping[str, bool],
         *,
         mode: str = "auto",
@@ -147,13 +147,15 @@ class NvidiaNode:
         config = bundle / "config.json"
         config.write_text(json.dumps(self._specification(values, privileged=privileged)))
         if values.cdi_devices or values.annotations:
-            self._run(self._inject, self.cdi, config, *values.cdi_devices)
+            self._run(
+                self._inject, self.cdi, config, *(device.name for device in values.cdi_devices)
+            )
         self.configure(toolkit, self.folder / "keep-config", mode=mode)
         (self.folder / "kept.json").unlink(missing_ok=True)
         self._run(self.runtime, "create", "--bundle", bundle, "a-container")
         return self._read(json.loads((self.folder / "kept.json").read_text()))
 
-    def _specification(self, values: ContainerAllocation, *, privileged: bool) -> Json:
+    def _specification(self, values: pb.ContainerAllocateResponse, *, privileged: bool) -> Json:
         """Return the OCI specification before any runtime has changed it."""
         spec: Json = json.loads(json.dumps(_SPEC))
         spec["process"]["env"] += [f"{name}={value}" for name, value in values.envs.items()]
@@ -169,7 +171,7 @@ class NvidiaNode:
             for mount in values.mounts
         ]
         devices = []
-        for path in values.device_nodes:
+        for path in (device.host_path for device in values.devices):
             number = (self.root / path.removeprefix("/")).stat().st_rdev
             major, minor = os.major(number), os.minor(number)
             devices.append({"path": path, "type": "c", "major": major, "minor": minor})

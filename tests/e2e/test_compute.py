@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import Allocation, Reason, Request
-from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.binding import encode
 from gpushare.wire.device_request import LIMITS_LABEL, MEMORY_LIMIT
 from gpushare.wire.inventory import MAX_SHARERS
 from tests.contract.apiserver.client import Json

@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.cards import Card
-from gpushare.device_plugin.container import (
-    ContainerAllocation,
-    Contract,
-    Mount,
-    answer,
-)
-from gpushare.device_plugin.handover import CONTROL_NODES, Handover
+from gpushare.device_plugin.container import Contract, answer
+from gpushare.device_plugin.handover import CONTROL_NODES, Handover, Setup
 from gpushare.device_plugin.identity import Grant
 from gpushare.wire.annotations import ALIYUN
 from tests.e2e.chart import ROOT
@@ -110,16 +106,16 @@ def test_nodes_that_the_kubelet_passes_are_no_others_than_the_runtime_gives(
     assert devices.nodes == {"/dev/nvidia1", *CONTROL}
 
 
-def own_pod() -> ContainerAllocation:
+def own_pod() -> pb.ContainerAllocateResponse:
     """The plug-in's own container by its manifest: variables, and mounts of /dev/null."""
     text = (ROOT / "config" / "device-plugin" / "daemonset.yaml").read_text()
     spec = yaml.safe_load(text)["spec"]["template"]["spec"]
     (part,) = spec["containers"]
     of = {item["name"]: item["hostPath"]["path"] for item in spec["volumes"] if "hostPath" in item}
-    return ContainerAllocation(
-        {item["name"]: item["value"] for item in part["env"] if "value" in item},
-        [
-            Mount(item["mountPath"], of[item["name"]])
+    return pb.ContainerAllocateResponse(
+        envs={item["name"]: item["value"] for item in part["env"] if "value" in item},
+        mounts=[
+            pb.Mount(container_path=item["mountPath"], host_path=of[item["name"]], read_only=True)
             for item in part["volumeMounts"]
             if of.get(item["name"]) == "/dev/null"
         ],
@@ -148,7 +144,7 @@ def test_auto_takes_a_way_that_works_where_there_is_one(
     file.parent.mkdir(parents=True)
     settings = TOOLKITS[toolkit].items()
     file.write_text("".join(f"{name} = {str(on).lower()}\n" for name, on in settings))
-    way = Handover("auto", "nvidia.com/gpu", tmp_path, passes_nodes=False, needs_limits=True)
+    way = Handover(Setup("auto", needs_limits=True), tmp_path, passes_nodes=False)
     chosen = way.look(GPUS, runtime, "v1.34.1")
     devices = started(node, chosen.strategy, TOOLKITS[toolkit], isolation="driver")
     assert devices.gpus == {"1"}
@@ -160,7 +156,7 @@ def test_auto_takes_a_way_that_works_where_there_is_one(
 
 def test_without_the_toolkits_configuration_both_ways_are_tried(node: NvidiaNode) -> None:
     nowhere = Path("/nowhere")
-    way = Handover("auto", "nvidia.com/gpu", nowhere, passes_nodes=False, needs_limits=False)
+    way = Handover(Setup("auto"), nowhere, passes_nodes=False)
     strategy = way.look(GPUS, "containerd://1.7.27", "v1.34.1").strategy
     for toolkit in ("as installed", "mounts alone"):
         assert started(node, strategy, TOOLKITS[toolkit]).gpus == {"1"}

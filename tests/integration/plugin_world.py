@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from gpushare.core.model import Allocation
-from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.binding import encode
 from gpushare.wire.objects import PODS as POD_CODEC
 from gpushare.wire.pods import request_of
 from tests.integration.cluster import MEM, NODES, PODS, Cluster, Json, fresh

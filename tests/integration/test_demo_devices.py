@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import Allocation
-from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.binding import encode
 from gpushare.wire.inventory import decode_inventory
 from gpushare.wire.objects import PODS as POD_CODEC
 from gpushare.wire.pods import request_of

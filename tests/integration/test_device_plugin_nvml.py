@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.cards import uuids_of
-from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.kubelet import parse_answer
 from gpushare.wire.device_list import DEVICE_LIST, decode_device_list
 from tests.integration.cluster import NODES, Cluster, Json
@@ -198,7 +198,7 @@ def handed(node: StandInNode) -> str:
     return decode_device_list(text).strategy if text else ""
 
 
-def answered(node: StandInNode, uid: str) -> ContainerAllocation:
+def answered(node: StandInNode, uid: str) -> pb.ContainerAllocateResponse:
     """The kubelet's answer for the first container of the pod; the container starts."""
     node.kubelet.start_container(uid, "c0")
     (holding,) = (item for item in node.kubelet.grants if item.uid == uid)
@@ -220,7 +220,7 @@ def test_devices_are_handed_over_as_the_node_takes_them(
     assert [(mount.container_path, mount.host_path) for mount in answer.mounts] == [
         ("/var/run/nvidia-container-devices/GPU-c", "/dev/null")
     ]
-    assert list(answer.device_nodes) == ["/dev/nvidia2"]
+    assert [device.host_path for device in answer.devices] == ["/dev/nvidia2"]
 
     # A CDI file comes, and the runtime takes CDI devices: the next container gets CDI devices.
     node.write("var/run/cdi/nvidia.yaml", f"kind: nvidia.com/gpu\ndevices:\n{CDI_FILE}")
@@ -233,9 +233,9 @@ def test_devices_are_handed_over_as_the_node_takes_them(
     uid = pod["metadata"]["uid"]
     node.kubelet.add(pod)
     answer = answered(node, uid)
-    assert answer.cdi_devices == ["nvidia.com/gpu=GPU-b"]
+    assert [device.name for device in answer.cdi_devices] == ["nvidia.com/gpu=GPU-b"]
     assert not answer.mounts
-    assert not answer.device_nodes
+    assert not answer.devices
 
 
 def with_info(body: Json, info: Json) -> Json:
@@ -251,7 +251,7 @@ def test_a_way_that_cannot_work_is_told(make_node: MakeNode) -> None:
     pod = node.pod(4, devices=[2])
     node.kubelet.add(pod)
     answer = answered(node, pod["metadata"]["uid"])
-    assert not answer.device_nodes
+    assert not answer.devices
     assert not answer.mounts
 
 
@@ -281,7 +281,7 @@ def test_a_container_gets_the_mig_instance_that_its_pod_was_bound_to(make_node: 
     answer = answered(node, uid)
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "MIG-b"
     assert "NVIDIA_GPU_MEMORY_LIMIT" not in answer.envs
-    assert not answer.device_nodes
+    assert not answer.devices
     (holding,) = (item for item in node.kubelet.grants if item.uid == uid)
     assert uuids_of(holding.ids) == {"MIG-b"}
 

@@ -1,24 +1,23 @@
-"""A live cluster as rows for the simulator: the rows, and the left-out objects that are told."""
+"""A live cluster as nodes and pods for the simulator, and the left-out objects that are told."""
 
 from pathlib import Path
 
 import pytest
 
-from gpushare.cli.cluster import live_rows
+from gpushare.cli.cluster import live_trace
 from gpushare.cli.main import main
 from gpushare.errors import ApiError, SettingsError
-from gpushare.trace.nodes_and_pods import nodes_of, of_items, pods_of
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod
 from gpushare.wire.annotations import ALIYUN
-from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json, inventory
+from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, inventory
 
 CPU = {"requests": {"cpu": "500m", "memory": "1Gi"}}
 
 
-def rows(cluster: Cluster, folder: Path, unit: str = "GiB") -> dict[str, list[Json]]:
-    result: dict[str, list[Json]] = live_rows(  # type: ignore[assignment]  # cells are anything
-        {"kubeconfig": cluster.kubeconfig(folder)}, MEM, unit
-    )
-    return result
+def trace(
+    cluster: Cluster, folder: Path, unit: str = "GiB"
+) -> tuple[list[TraceNode], list[TracePod], list[str]]:
+    return live_trace({"kubeconfig": cluster.kubeconfig(folder)}, MEM, unit)
 
 
 def cpu_pod(cluster: Cluster, node: str, **labels: str) -> None:
@@ -30,21 +29,14 @@ def cpu_pod(cluster: Cluster, node: str, **labels: str) -> None:
 
 
 def test_nodes_and_pods_come_in_the_words_of_a_trace(cluster: Cluster, tmp_path: Path) -> None:
-    node = cluster.node(devices=4, total=64)
-    pod = cluster.pod(8, annotations={COUNT: "2"})
-    result = rows(cluster, tmp_path)
-    (nodes_of_result,) = nodes_of(of_items("nodes", result["nodes"]), "nodes")
-    assert (nodes_of_result.name, nodes_of_result.cpu, nodes_of_result.memory) == (
-        node,
-        96_000,
-        768 * 1024,
-    )
-    assert (nodes_of_result.devices, nodes_of_result.capacity) == (4, 16)
-    (pods_of_result,) = pods_of(of_items("pods", result["pods"]), "pods")
-    assert pods_of_result.name == f"default/{pod['metadata']['name']}"
-    assert (pods_of_result.devices, pods_of_result.units) == (2, 4)
-    assert pods_of_result.created
-    assert result["notes"] == []
+    name = cluster.node(devices=4, total=64)
+    created = cluster.pod(8, annotations={COUNT: "2"})
+    (node,), (pod,), notes = trace(cluster, tmp_path)
+    assert node == TraceNode(name, 96_000, 768 * 1024, 4, 16, "")
+    assert pod.name == f"default/{created['metadata']['name']}"
+    assert (pod.devices, pod.units) == (2, 4)
+    assert pod.created
+    assert notes == []
 
 
 def test_pods_come_with_their_compute(cluster: Cluster, tmp_path: Path) -> None:
@@ -53,10 +45,9 @@ def test_pods_come_with_their_compute(cluster: Cluster, tmp_path: Path) -> None:
     spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
     cluster.pod(name="some", annotations={COUNT: "2"}, spec=spec)
     cluster.pod(4, name="plain")
-    result = rows(cluster, tmp_path)
-    request = {item.name: item for item in pods_of(of_items("pods", result["pods"]), "pods")}
-    assert request["default/some"].cores == 30  # of each device of the node
-    assert ["cores" in row for row in result["pods"]].count(True) == 1
+    _, pods, _ = trace(cluster, tmp_path)
+    # Of each device of the node.
+    assert {pod.name: pod.cores for pod in pods} == {"default/some": 30, "default/plain": 0}
 
 
 def test_a_percentage_of_memory_comes_as_the_units_of_the_largest_card(
@@ -66,19 +57,17 @@ def test_a_percentage_of_memory_comes_as_the_units_of_the_largest_card(
     limits = {MEM: "1", ALIYUN.share: "60"}
     spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
     cluster.pod(name="some", spec=spec)
-    (pod,) = pods_of(of_items("pods", rows(cluster, tmp_path)["pods"]), "pods")
+    _, (pod,), _ = trace(cluster, tmp_path)
     assert (pod.units, pod.devices) == (24, 1)
 
 
 def test_what_daemons_take_makes_the_node_smaller(cluster: Cluster, tmp_path: Path) -> None:
-    node = cluster.node()
-    cpu_pod(cluster, node)
-    cpu_pod(cluster, node, **{"pod-template-generation": "1"})
-    result = rows(cluster, tmp_path)
-    assert [(row["cpu_milli"], row["memory_mib"]) for row in result["nodes"]] == [
-        (95_500, 767 * 1024)
-    ]
-    assert [(row["gpu"], row["cpu_milli"]) for row in result["pods"]] == [(0, 500)]
+    name = cluster.node()
+    cpu_pod(cluster, name)
+    cpu_pod(cluster, name, **{"pod-template-generation": "1"})
+    (node,), (pod,), _ = trace(cluster, tmp_path)
+    assert (node.cpu, node.memory) == (95_500, 767 * 1024)
+    assert (pod.devices, pod.cpu) == (0, 500)
 
 
 def test_pods_without_gpu_elsewhere_and_pods_that_ended_are_no_load(
@@ -87,37 +76,33 @@ def test_pods_without_gpu_elsewhere_and_pods_that_ended_are_no_load(
     cluster.node()
     cpu_pod(cluster, cluster.node(total=0))
     cluster.set_phase(cluster.pod(4), "Succeeded")
-    result = rows(cluster, tmp_path)
-    assert (len(result["nodes"]), result["pods"], result["notes"]) == (1, [], [])
+    nodes, pods, notes = trace(cluster, tmp_path)
+    assert (len(nodes), pods, notes) == (1, [], [])
 
 
 def test_what_is_left_out_is_said(cluster: Cluster, tmp_path: Path) -> None:
-    uneven = cluster.node(devices=3)
+    uneven, empty = cluster.node(devices=3), cluster.node(annotations=inventory(0))
     cluster.pod(4, annotations={COUNT: "3"})
-    result = rows(cluster, tmp_path)
-    assert (result["nodes"], result["pods"]) == ([], [])
-    notes = "\n".join(map(str, result["notes"]))
-    assert f"node {uneven} is left out: GPU Memory is not a whole multiple" in notes
-    assert "a pod is left out: aliyun.com/gpu-mem: 4 cannot be split evenly" in notes
+    nodes, pods, notes = trace(cluster, tmp_path)
+    assert (nodes, pods) == ([], [])
+    text = "\n".join(notes)
+    assert f"node {uneven} is left out: GPU Memory is not a whole multiple" in text
+    assert f"node {empty} is left out: a device has no memory" in text
+    assert "a pod is left out: aliyun.com/gpu-mem: 4 cannot be split evenly" in text
 
 
 def test_a_node_whose_devices_differ_comes_with_each_of_them(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.node(annotations=inventory(16, 8))
-    result = rows(cluster, tmp_path)
-    (nodes_of_result,) = nodes_of(of_items("nodes", result["nodes"]), "nodes")
-    assert (nodes_of_result.devices, nodes_of_result.capacity, nodes_of_result.sizes) == (
-        2,
-        16,
-        (16, 8),
-    )
-    assert result["notes"] == []
+    (node,), _, notes = trace(cluster, tmp_path)
+    assert (node.devices, node.capacity, node.sizes) == (2, 16, (16, 8))
+    assert notes == []
 
 
 def test_a_list_of_several_pages_comes_whole(cluster: Cluster, tmp_path: Path) -> None:
     names = {cluster.node() for _ in range(501)}
-    assert {row["name"] for row in rows(cluster, tmp_path)["nodes"]} == names
+    assert {node.name for node in trace(cluster, tmp_path)[0]} == names
 
 
 def test_the_command_simulates_the_cluster_of_a_kubeconfig(
@@ -139,42 +124,18 @@ def test_the_command_simulates_the_cluster_of_a_kubeconfig(
     assert capsys.readouterr().err.startswith("gpushare simulate: ")
 
 
-def test_a_pod_may_have_the_longest_name_there_is(cluster: Cluster, tmp_path: Path) -> None:
-    pod = cluster.pod(4, name="a" * 253)
-    (row,) = pods_of(of_items("pods", rows(cluster, tmp_path)["pods"]), "pods")
-    assert row.name == f"default/{pod['metadata']['name']}"
-
-
-def test_what_no_trace_would_say_is_left_out_by_name(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cluster.node()
-    broken = cluster.node(annotations=inventory(0))
-    for units in (3, 5, 2_000_000_000):
-        cluster.pod(units, name=f"p{units}")
-    words = ["--from-cluster", "--kubeconfig", cluster.kubeconfig(tmp_path), "--seeds", "42"]
-    assert main(["simulate", "inflation", *words, "--policy", "device-bestfit"]) == 0
-    output = capsys.readouterr()
-    assert output.out.startswith("inflation: cluster, 2 pods on 1 nodes with 2 devices\n")
-    says = [line.split(": no whole")[0] for line in output.err.splitlines()]
-    assert [line.split(":")[1].strip() for line in says] == [
-        f"{broken} is left out",
-        "default/p2000000000 is left out",
-    ]
-
-
 def test_without_a_unit_amounts_are_in_that_of_the_nodes(cluster: Cluster, tmp_path: Path) -> None:
     cluster.node(annotations=inventory(16384, 16384, unit="MiB"))
-    assert [node["units"] for node in rows(cluster, tmp_path, "")["nodes"]] == [16384]
-    assert not rows(cluster, tmp_path, "GiB")["nodes"]
+    assert [node.capacity for node in trace(cluster, tmp_path, "")[0]] == [16384]
+    assert not trace(cluster, tmp_path, "GiB")[0]
 
 
 def test_a_cluster_that_cannot_be_asked_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
     config = {"kubeconfig": cluster.kubeconfig(tmp_path)}
     cluster.stop()
     with pytest.raises(ApiError):
-        live_rows(config, MEM, "GiB")
+        live_trace(config, MEM, "GiB")
     with pytest.raises(SettingsError, match="--unit"):
-        live_rows(config, MEM, "apples")
+        live_trace(config, MEM, "apples")
     with pytest.raises(SettingsError, match="does not exist"):
-        live_rows({"kubeconfig": str(tmp_path / "none")}, MEM, "GiB")
+        live_trace({"kubeconfig": str(tmp_path / "none")}, MEM, "GiB")

@@ -23,7 +23,8 @@ from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.tell.page.document import node_document
 from gpushare.extender.tell.written_metrics import DeviceMetrics
 from gpushare.ledger import Ledger
-from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.binding import encode
 from gpushare.wire.conditions import SchedulerView
 from gpushare.wire.inspect import encode_inspect
 from gpushare.wire.objects import PODS, Pod

@@ -30,7 +30,7 @@ from gpushare.extender.verbs.bind.transaction import (
 from gpushare.ledger import BINDING_LIFETIME, Ledger, Overdue
 from gpushare.ledger.books import NodeRecord
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.codec import binding
+from gpushare.wire.binding import encode_binding
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import observe_pod, request_of
 from tests.unit.core.clusters import node as make_node
@@ -398,7 +398,7 @@ def _alike(entry: Entry) -> Entry:
 
 def _body(actor: Actor) -> bytes:
     assert isinstance(actor.step, WriteBinding)
-    return binding(actor.step.ref, actor.step.node, actor.step.annotations)
+    return encode_binding(actor.step.ref, actor.step.node, actor.step.annotations)
 
 
 def _pod_key(item: tuple[str, dict[str, Any]]) -> tuple[object, ...]:

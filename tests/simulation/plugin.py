@@ -17,7 +17,7 @@ from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Card, Fault, NodeCards, Problem, device_id, uuids_of
 from gpushare.device_plugin.container import Contract, visible_devices
 from gpushare.device_plugin.identity import CheckpointEntry, PodDevices
-from gpushare.device_plugin.kubelet import answer_message, parse_answer
+from gpushare.device_plugin.kubelet import parse_answer
 from gpushare.device_plugin.node_pod import node_pod
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
@@ -194,8 +194,7 @@ class OurPlugin(DeviceManager):
             self._answered = self._allocator.allocate(ids)
         except GpuShareError as error:
             raise AdmissionError(f"Allocate: {error}") from error
-        response = container.answer(self._answered.grant, Contract(ALIYUN, _MIB), "", "")
-        return answer_message(response)
+        return container.answer(self._answered.grant, Contract(ALIYUN, _MIB), "", "")
 
     def write_checkpoint(self) -> None:
         """The record is the truth."""

@@ -76,12 +76,16 @@ class SoakRun:
 class Soak:
     """The cluster, the process, and all callers of the process."""
 
-    def __init__(self, folder: Path, seed: int, node_count: int) -> None:
+    def __init__(
+        self, folder: Path, seed: int, node_count: int, program: str = "gpushare.cli.main"
+    ) -> None:
         self.cluster = Cluster()
         # As in the image.
         environment = {"MALLOC_ARENA_MAX": "1"}
         kubeconfig = self.cluster.kubeconfig(folder)
-        self.extender = Extender(folder, kubeconfig, *FEATURES, environment=environment)
+        self.extender = Extender(
+            folder, kubeconfig, *FEATURES, program=(program,), environment=environment
+        )
         self.filter_times: list[tuple[float, float]] = []
         """(when, seconds of a filter), the first in seconds of the monotonic clock."""
         self._node_count = node_count
@@ -297,12 +301,22 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=NODES_THERE)
+    parser.add_argument(
+        "--small-bounds",
+        dest="program",
+        action="store_const",
+        const="tests.simulation.small_bounds",
+        default="gpushare.cli.main",
+        help="the process keeps little of what fills slowly",
+    )
     parser.add_argument("--record", action="store_true", help="keep what came of it")
     options = parser.parse_args()
     when = datetime.now(UTC).isoformat(timespec="minutes")
     with (
         tempfile.TemporaryDirectory(prefix="gpushare-soak-") as folder,
-        contextlib.closing(Soak(Path(folder), options.seed, options.nodes)) as soak,
+        contextlib.closing(
+            Soak(Path(folder), options.seed, options.nodes, options.program)
+        ) as soak,
     ):
         soak.run(options.seconds)
         poll(soak.extender.ready, "it is ready at the end")

@@ -106,6 +106,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "matplotlib": ("sim.plots",),
     "msgspec": (
         "wire.codec",
+        "wire.binding",
         "wire.dra.objects",
         "wire.dra.requests",
         "wire.objects",

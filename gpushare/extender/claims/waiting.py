@@ -3,8 +3,6 @@
 kube-scheduler calls no extender for a pod that has no devices on any node, so the watch tells of
 these pods. A bounded part of each pod is kept as JSON, and a bounded number of pods; a namespace
 with many pods loses its own.
-
-Tested in `tests/unit/extender/claims/test_waiting.py`.
 """
 
 from collections import Counter

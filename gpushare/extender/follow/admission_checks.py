@@ -36,23 +36,8 @@ from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls, merge_patch
 from gpushare.logline import Line
 from gpushare.turns import in_turns
-from gpushare.wire.kueue import (
-    API,
-    READY,
-    RETRY,
-    AdmittedPod,
-    CheckRecord,
-    Flavor,
-    WorkloadPods,
-    WorkloadRecord,
-    active_patch,
-    is_pending,
-    release_patch,
-    requeue_patch,
-    retries,
-    verdict_patch,
-    with_flavors,
-)
+from gpushare.wire import kueue
+from gpushare.wire.kueue import WorkloadPods, WorkloadRecord
 
 log = logging.getLogger("gpushare.kueue")
 
@@ -87,9 +72,9 @@ class KueueObjects:
     """The objects of Kueue that the watch shows."""
 
     workloads: Shown[WorkloadRecord] = field(default_factory=Shown)
-    checks: Shown[CheckRecord] = field(default_factory=Shown)
-    flavors: Shown[Flavor] = field(default_factory=Shown)
-    pods: Shown[AdmittedPod] = field(default_factory=Shown)
+    checks: Shown[kueue.CheckRecord] = field(default_factory=Shown)
+    flavors: Shown[kueue.Flavor] = field(default_factory=Shown)
+    pods: Shown[kueue.AdmittedPod] = field(default_factory=Shown)
     """By uid."""
 
 
@@ -140,7 +125,7 @@ class AdmissionChecks(LoopPart):
         self._kept: dict[str, str] = {}
         # By name of the AdmissionCheck: the version that was patched.
         self._activated: dict[str, str] = {}
-        self._verdicts = Counter({READY: 0, RETRY: 0})
+        self._verdicts = Counter({kueue.READY: 0, kueue.RETRY: 0})
         self._failed_writes = 0
         self.loop = Loop("kueue", self.step, _EVERY, log=log, failed="admission checks failed")
         self._rest = self.loop.rest if self.rest is None else self.rest
@@ -148,8 +133,8 @@ class AdmissionChecks(LoopPart):
     def state(self) -> dict[str, float]:
         """Return the values for metrics."""
         return {
-            "kueue_ready_total": self._verdicts[READY],
-            "kueue_retry_total": self._verdicts[RETRY],
+            "kueue_ready_total": self._verdicts[kueue.READY],
+            "kueue_retry_total": self._verdicts[kueue.RETRY],
             "kueue_failed_writes_total": self._failed_writes,
         }
 
@@ -183,7 +168,7 @@ class AdmissionChecks(LoopPart):
             if workload.is_reserved
             and uid not in self._sent
             and not self._right.rests(uid)
-            and any(is_pending(check, names) for check in workload.checks)
+            and any(kueue.is_pending(check, names) for check in workload.checks)
         ]
         waiting = [
             workload
@@ -211,7 +196,7 @@ class AdmissionChecks(LoopPart):
         Reasons come last: one takes as long as hundreds of workloads that fit. A round that judges
         a pending workload writes one verdict at least, or no round would.
         """
-        existing = defaultdict[str, list[AdmittedPod]](list)
+        existing = defaultdict[str, list[kueue.AdmittedPod]](list)
         for pod in self.seen.pods.all().values():
             existing[pod.workload].append(pod)
         promised = [
@@ -235,7 +220,7 @@ class AdmissionChecks(LoopPart):
                 return False
             else:
                 text = "all its pods have devices" if pods else "none of its pods needs a device"
-                self._answer(workload, names, {"state": READY, "message": text})
+                self._answer(workload, names, {"state": kueue.READY, "message": text})
             began = self._have_rest(began)
             if self.clock() > until:
                 break
@@ -316,14 +301,16 @@ class AdmissionChecks(LoopPart):
         self._rest(self._rest_after(began))
         return self.cpu_clock()
 
-    def _activate(self, checks: Iterable[CheckRecord]) -> None:
+    def _activate(self, checks: Iterable[kueue.CheckRecord]) -> None:
         """Say of each AdmissionCheck of ours whether it is answered."""
         for check in checks:
-            body = active_patch(check, self._now())
+            body = kueue.active_patch(check, self._now())
             is_new = self._activated.get(check.name) != check.version
             if body is not None and is_new and self._may_write_of(check.name):
                 with contextlib.suppress(ApiError):
-                    self._write(f"{API}/admissionchecks/{check.name}/status", body, check.name)
+                    self._write(
+                        f"{kueue.API}/admissionchecks/{check.name}/status", body, check.name
+                    )
                     self._activated[check.name] = check.version
 
     def _release(self, workloads: Iterable[WorkloadRecord], names: Collection[str]) -> None:
@@ -334,23 +321,25 @@ class AdmissionChecks(LoopPart):
             if workload.is_reserved
             and workload.waits
             and any(
-                check.get("name") in names and check.get("state") == RETRY
+                check.get("name") in names and check.get("state") == kueue.RETRY
                 for check in workload.checks
             )
         }
         for uid, workload in kept.items():
             if self._kept.get(uid) == workload.version and self._may_write_of(uid):
                 with contextlib.suppress(ApiError):
-                    self._write(_status_path(workload), release_patch(workload, self._now()), uid)
+                    self._write(
+                        _status_path(workload), kueue.release_patch(workload, self._now()), uid
+                    )
         self._kept = {uid: workload.version for uid, workload in kept.items()}
 
     def _is_promised(self, workload: WorkloadRecord, names: Collection[str]) -> bool:
         sent, check = self._sent.get(workload.ref.uid), workload.check(names) or {}
         state = check.get("state") if sent is None else sent.state
-        return state == READY and workload.is_reserved
+        return state == kueue.READY and workload.is_reserved
 
     def _missing_pods(
-        self, workload: WorkloadRecord, own_pods: Iterable[AdmittedPod]
+        self, workload: WorkloadRecord, own_pods: Iterable[kueue.AdmittedPod]
     ) -> tuple[WorkloadPods, ...] | None:
         """Return the pods that do not exist yet, with the demands of their flavors.
 
@@ -360,7 +349,7 @@ class AdmissionChecks(LoopPart):
         for pods in workload.pods:
             if not flavors.keys() >= {*pods.flavors}:
                 return None
-            part = with_flavors(pods, flavors)
+            part = kueue.with_flavors(pods, flavors)
             selector = {*part.demands.node_selector}
             there = sum(
                 pod.pod_set == part.pod_set and selector <= pod.node_selector for pod in own_pods
@@ -381,10 +370,10 @@ class AdmissionChecks(LoopPart):
         if not reason:
             reason = judge.reason(pods, workload.ref.namespace) or "its devices are just taken"
             self._refused[workload.ref.uid] = pods
-        count = retries(workload.check(names) or {})
+        count = kueue.retries(workload.check(names) or {})
         seconds = FIRST_WAIT << min(count, _MOST_DOUBLINGS)
         verdict = {
-            "state": RETRY,
+            "state": kueue.RETRY,
             "message": "; ".join([reason[:_MOST_TEXT], *[_ON_HOSTS] * workload.on_hosts]),
             "requeueAfterSeconds": min(seconds, LONGEST_WAIT),
         }
@@ -394,14 +383,14 @@ class AdmissionChecks(LoopPart):
         self, workload: WorkloadRecord, names: Collection[str], verdict: Mapping[str, Any]
     ) -> None:
         """Write a verdict."""
-        body = verdict_patch(workload, names, verdict, self._now())
+        body = kueue.verdict_patch(workload, names, verdict, self._now())
         self._send(workload, _SentVerdict(workload.version, verdict["state"], body))
 
     def _send(self, workload: WorkloadRecord, sent: _SentVerdict) -> None:
         """Send a verdict, and keep it until the watch shows another version of the workload."""
         uid = workload.ref.uid
         self._sent[uid] = sent
-        if sent.state == READY:
+        if sent.state == kueue.READY:
             # A later wait is not ours to end, such as the back-off of pods that are not ready.
             self._refused.pop(uid, None)
         try:
@@ -418,7 +407,7 @@ class AdmissionChecks(LoopPart):
     def _requeue(self, workload: WorkloadRecord) -> None:
         """End the wait of a refused workload."""
         with contextlib.suppress(ApiError):
-            if self._write(_status_path(workload), requeue_patch(workload), workload.ref.uid):
+            if self._write(_status_path(workload), kueue.requeue_patch(workload), workload.ref.uid):
                 del self._refused[workload.ref.uid]
                 log.info(Line("workload tried again: it may fit", workload=workload.key))
 
@@ -444,7 +433,7 @@ class AdmissionChecks(LoopPart):
 
 def _status_path(workload: WorkloadRecord) -> str:
     ref = workload.ref
-    return f"{API}/namespaces/{ref.namespace}/workloads/{ref.name}/status"
+    return f"{kueue.API}/namespaces/{ref.namespace}/workloads/{ref.name}/status"
 
 
 def _in_order(workloads: Iterable[WorkloadRecord]) -> list[WorkloadRecord]:

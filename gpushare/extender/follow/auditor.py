@@ -356,74 +356,49 @@ class Auditor(LoopPart):
         also all other findings, if the API server does not answer.
         """
         self._open[part] = repeated = self._open.get(part, frozenset()) & findings
-        api_error: ApiError | None = None
+        refusal = ApiError("", 0)
         for finding in sorted(findings - repeated, key=str):
             try:
                 healed = self._heal(finding)
             except (ApiUnavailable, ApiUnreachable):
                 raise
             except ApiError as error:
-                api_error = error
+                # The error itself would hold this frame, and this frame the error.
+                refusal = ApiError(str(error), error.status)
                 continue
             self._open[part] |= {finding}
             self._findings += 1
             self._healed += healed
-            log.error(
-                Line(
-                    "the books are wrong",
-                    healed=healed,
-                    what=finding.what,
-                    resource=finding.resource,
-                    node=finding.node,
-                    pod=finding.pod or "-",
-                    detail=finding.detail or "-",
-                )
-            )
+            about = {"what": finding.what, "resource": finding.resource, "node": finding.node}
+            about |= {"pod": str(finding.pod or "-"), "detail": finding.detail or "-"}
+            log.error(Line("the books are wrong", healed=healed, **about))
             self.report(finding, healed)
-        try:
-            if api_error is not None:
-                raise api_error
-        finally:
-            del api_error  # or the error would hold this frame, and this frame the error
+        if refusal.status:
+            raise refusal
 
     def _compare_with_api_server(self) -> frozenset[Finding]:
         # First: the copy of the ledger may lack events that the watch shows from here on.
-        watch_version = {name: self.watch_version(name) for name in ("nodes", "pods")}
-        entries_and_specs = [
-            (resource, *resource.ledger.entries_and_specs()) for resource in self.resources
+        nodes_version, pods_version = self.watch_version("nodes"), self.watch_version("pods")
+        books = [
+            (item, *item.ledger.entries_and_specs(), Listed[ListedNode](), Listed[ListedPod]())
+            for item in self.resources
         ]
-        specs = [Listed[ListedNode]() for _ in entries_and_specs]
-        pods = [Listed[ListedPod]() for _ in entries_and_specs]
         nodes_at = pods_at = ""
         for nodes in self._pages("/api/v1/nodes", NODES):
             nodes_at = nodes_at or nodes.resource_version
-            for (resource, *_), listed_nodes in zip(entries_and_specs, specs, strict=True):
+            for resource, _, _, listed_nodes, _ in books:
                 add_nodes(nodes, resource, self.unit, listed_nodes)
-        for page in self._pages("/api/v1/pods", PODS, _BOUND_PODS):
-            pods_at = pods_at or page.resource_version
-            for (resource, *_), listed_pods in zip(entries_and_specs, pods, strict=True):
-                add_pods(page, resource, listed_pods)
-        findings = [
-            finding
-            for (resource, _, ledger_specs), listed_nodes in zip(
-                entries_and_specs, specs, strict=True
-            )
-            for finding in compare_nodes(
-                resource.names.resource,
-                ledger_specs,
-                listed_nodes.items_by_key,
-                listed_nodes.unread,
-            )
-        ]
-        confirmed = self._nodes.confirm(findings, watch_version["nodes"], nodes_at)
-        findings = [
-            finding
-            for (resource, entries, _), listed_pods in zip(entries_and_specs, pods, strict=True)
-            for finding in compare_pods(
-                resource.names.resource, entries, listed_pods.items_by_key, listed_pods.unread
-            )
-        ]
-        return confirmed | self._pods.confirm(findings, watch_version["pods"], pods_at)
+        for pods in self._pages("/api/v1/pods", PODS, _BOUND_PODS):
+            pods_at = pods_at or pods.resource_version
+            for resource, _, _, _, listed_pods in books:
+                add_pods(pods, resource, listed_pods)
+        of_nodes, of_pods = list[Finding](), list[Finding]()
+        for resource, entries, specs, listed_nodes, listed_pods in books:
+            name = resource.names.resource
+            of_nodes += compare_nodes(name, specs, listed_nodes.items_by_key, listed_nodes.unread)
+            of_pods += compare_pods(name, entries, listed_pods.items_by_key, listed_pods.unread)
+        confirmed = self._nodes.confirm(of_nodes, nodes_version, nodes_at)
+        return confirmed | self._pods.confirm(of_pods, pods_version, pods_at)
 
     def _pages(self, path: str, codec: Codec[_T], select: str = "") -> Iterator[Decoded[_T]]:
         """Yield the pages of one list."""

@@ -2,8 +2,6 @@
 
 A launcher needs no device, its workers do. So this module counts the need of a group from the pods
 of the group. Only pods that do not exist yet count like the pod of the filter call.
-
-Tested in `tests/unit/extender/follow/test_group_members.py`.
 """
 
 from collections import Counter

@@ -4,8 +4,6 @@ once.
 Knows the wire types; no I/O. A size is a key and a number. If the API of a kind is missing, or the
 right to read the kind, groups of that kind have the size that their pods name. A group without a
 size is no gang: each pod is bound by itself.
-
-Tested in `tests/unit/extender/follow/test_group_sizes.py`.
 """
 
 from dataclasses import dataclass

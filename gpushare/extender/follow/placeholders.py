@@ -8,8 +8,6 @@ missing status, and deletes a placeholder if the pod is bound, gone or has room.
 turns, and a pod without a new node for long yields its turn. A group has all placeholders or none:
 a status is written when all placeholders of the group exist, and a refusal of one deletes the
 others. Without a namespace the option is off, and this module deletes all placeholders.
-
-Tested in `tests/unit/extender/follow/test_placeholders.py`.
 """
 
 import json

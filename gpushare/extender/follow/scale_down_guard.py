@@ -7,8 +7,6 @@ third annotation has the reason and the keys that the guard wrote. The guard nev
 annotations: each write has the resourceVersion that the watch has shown. The guard knows the
 annotations from the watch alone, so a write with unknown outcome needs no care, and the guard also
 removes the annotations of an earlier process, even if the guard is off.
-
-Tested in `tests/unit/extender/follow/test_scale_down_guard.py`.
 """
 
 import json

@@ -1,8 +1,5 @@
 """The values that the watch shows of some objects, for readers in other threads, and the event
 handler that makes such values.
-
-Tested in `tests/unit/extender/follow/test_group_sizes.py` and
-`tests/unit/extender/claims/test_service.py`.
 """
 
 import logging

@@ -7,8 +7,8 @@ pod and the shape of the node stay, and the handler logs the error.
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
 
 from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.core.node_filters import NodeState
@@ -159,6 +159,7 @@ class SeenPod:
     pods."""
 
 
+@dataclass(eq=False)
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
@@ -168,30 +169,27 @@ class PodEventHandler:
     devices of claims. admitted: gets the pods of workloads that Kueue has admitted.
     """
 
-    def __init__(
-        self,
-        resources: ManagedResources,
-        changed: Changed = lambda *_: None,
-        mistaken_pods: MistakenPods | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        running: Shown[ObservedPod] | None = None,
-        placeholders: Shown[Placeholder] | None = None,
-        waiting: WaitingPods | None = None,
-        admitted: Shown[AdmittedPod] | None = None,
-        moved: Moved = lambda *_: None,
-        gone: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._resources = resources
-        self._told_gone = gone
-        self._changed = changed
-        self._moved = moved
-        self._mistaken_pods = mistaken_pods
-        self._running = running
-        self._placeholders = Shown[Placeholder]() if placeholders is None else placeholders
-        self._waiting = waiting
-        self._admitted = admitted
-        self._clock = clock
+    resources: ManagedResources
+    changed: Changed = lambda *_: None
+    mistaken_pods: MistakenPods | None = None
+    clock: Callable[[], float] = time.monotonic
+    _: KW_ONLY
+    running: Shown[ObservedPod] | None = None
+    placeholders: Shown[Placeholder] | None = None
+    waiting: WaitingPods | None = None
+    admitted: Shown[AdmittedPod] | None = None
+    moved: Moved = lambda *_: None
+    gone: Callable[[str], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        sinks: dict[str, Shown[Any] | None] = {
+            "running": self.running,
+            "placeholder": self.placeholders,
+            "waiting": self.waiting,
+            "admitted": self.admitted,
+        }
+        self._sinks = [(name, sink) for name, sink in sinks.items() if sink is not None]
+        """With the attribute of SeenPod that each sink gets."""
         self._listed = False
 
     def trim(self, page: Decoded[Pod]) -> Decoded[SeenPod]:
@@ -206,36 +204,28 @@ class PodEventHandler:
             for page in pages
             for pod in page.items
         ]
-        for at, resource in enumerate(self._resources):
+        for at, resource in enumerate(self.resources):
             unreadable = unread | {pod.uid for pod in pods if pod.observed[at] is None}
             observed = (pod.observed[at] for pod in pods)
             changes = resource.ledger.replace_pods(
                 (pod for pod in observed if pod is not None), keep=unreadable, started=started
             )
-            self._changed(resource, changes, not self._listed)
-            self._moved(resource, None, "", changes)
+            self.changed(resource, changes, not self._listed)
+            self.moved(resource, None, "", changes)
             resource.holds.keep({pod.uid for pod in pods if pod.claims[at] is not None})
             for pod in pods:
                 if pod.claims[at] is not None:
                     self._hold(resource, pod, at)
         self._take_over_members(pods, unread)
         self._listed = True
-        if self._running is not None:
-            on_nodes = {pod.uid: pod.running for pod in pods if pod.running is not None}
-            self._running.replace(on_nodes, keep=unread)
-        stand_ins = {pod.uid: pod.placeholder for pod in pods if pod.placeholder is not None}
-        self._placeholders.replace(stand_ins, keep=unread)
-        if self._waiting is not None:
-            waiting_pods = {pod.uid: pod.waiting for pod in pods if pod.waiting is not None}
-            self._waiting.replace(waiting_pods, keep=unread)
-        if self._admitted is not None:
-            admitted_pods = {pod.uid: pod.admitted for pod in pods if pod.admitted is not None}
-            self._admitted.replace(admitted_pods, keep=unread)
-        if self._mistaken_pods is not None:
+        for name, sink in self._sinks:
+            values = {pod.uid: getattr(pod, name) for pod in pods}
+            sink.replace({uid: item for uid, item in values.items() if item is not None}, unread)
+        if self.mistaken_pods is not None:
             mistaken = [pod for pod in pods if pod.mistake is not None]
-            self._mistaken_pods.keep({pod.uid for pod in mistaken})
+            self.mistaken_pods.keep({pod.uid for pod in mistaken})
             for pod in mistaken:
-                self._mistaken_pods.observe(pod.uid, pod.mistake)
+                self.mistaken_pods.observe(pod.uid, pod.mistake)
 
     def apply(self, event: WatchEvent[Pod]) -> None:
         """Take over one pod."""
@@ -248,36 +238,33 @@ class PodEventHandler:
             self._gone(metadata.uid or "", deleted=bool(metadata.deletion_timestamp))
         else:
             pod = self._seen(event.object)
-            for at, resource in enumerate(self._resources):
+            for at, resource in enumerate(self.resources):
                 observed = pod.observed[at]
                 if observed is None:
                     resource.ledger.pod_unreadable(pod.uid)
                 else:
                     changes = resource.ledger.pod_changed(observed)
-                    self._changed(resource, changes, False)
-                    self._moved(resource, observed, pod.uid, changes)
+                    self.changed(resource, changes, False)
+                    self.moved(resource, observed, pod.uid, changes)
                 self._hold(resource, pod, at)
             self._show_to_gate(pod)
-            if self._running is not None and pod.running is not None:
-                self._running.put(pod.uid, pod.running)
-            self._placeholders.put(pod.uid, pod.placeholder)
-            if self._waiting is not None:
-                self._waiting.put(pod.uid, pod.waiting)
-            if self._admitted is not None:
-                self._admitted.put(pod.uid, pod.admitted)
-            if self._mistaken_pods is not None:
-                self._mistaken_pods.observe(pod.uid, pod.mistake)
+            for name, sink in self._sinks:
+                value = getattr(pod, name)
+                if value is not None or name != "running":  # as before if its request is unreadable
+                    sink.put(pod.uid, value)
+            if self.mistaken_pods is not None:
+                self.mistaken_pods.observe(pod.uid, pod.mistake)
 
     def _seen(self, pod: Pod) -> SeenPod:
         observed: list[ObservedPod | None] = []
         claims: list[Claimant | None] = []
-        schedulers = self._resources.scope.schedulers
+        schedulers = self.resources.scope.schedulers
         stands_in = placeholder_of(pod)
         is_own = not schedulers or scheduler_of(pod) in schedulers
         deleted = bool(pod.metadata and pod.metadata.deletion_timestamp)
         stays = not (deleted or has_ended(pod))
         may_hold = stays and not (pod.spec and pod.spec.node_name)
-        for resource in self._resources:
+        for resource in self.resources:
             try:
                 view = observe_pod(pod, resource.names)
             except WireError as error:
@@ -300,23 +287,21 @@ class PodEventHandler:
             claims=tuple(claims),
             nominated=(pod.status and pod.status.nominated_node_name) or "",
             mistake=None
-            if self._mistaken_pods is None or stands_in is not None
-            else self._mistaken_pods.mistake(pod),
-            running=running._replace(demands=demands_of(pod))
-            if running and self._running
-            else None,
+            if self.mistaken_pods is None or stands_in is not None
+            else self.mistaken_pods.mistake(pod),
+            running=running._replace(demands=demands_of(pod)) if running and self.running else None,
             placeholder=stands_in,
             membership=self._membership(pod, observed, claims) if stays else None,
             deleted=deleted,
             waiting=self._waiting_pod(pod) if may_hold and stands_in is None else None,
-            admitted=None if self._admitted is None else admitted_pod(pod),
+            admitted=None if self.admitted is None else admitted_pod(pod),
         )
 
     def _waiting_pod(self, pod: Pod) -> WaitingPod | None:
         """Return the record of a pod without a node that may wait for devices of claims."""
-        if self._waiting is None:
+        if self.waiting is None:
             return None
-        return waiting_pod(pod, [resource.names.resource for resource in self._resources])
+        return waiting_pod(pod, [resource.names.resource for resource in self.resources])
 
     def _membership(
         self, pod: Pod, observed: Sequence[ObservedPod | None], claims: Sequence[Claimant | None]
@@ -330,7 +315,7 @@ class PodEventHandler:
         if not group_key or first is None:
             return None
         need = None
-        for resource, view, claim in zip(self._resources, observed, claims, strict=True):
+        for resource, view, claim in zip(self.resources, observed, claims, strict=True):
             if view is not None and claim is not None:
                 request = kind_of(claim.request)
                 need = Need(resource.names.resource, request, view.demands, claim.waits)
@@ -342,43 +327,38 @@ class PodEventHandler:
 
         unread: uids of unreadable pods; the gate keeps these members.
         """
-        gate = self._resources.gate
+        gate = self.resources.gate
         for pod in pods:
             self._show_to_gate(pod)
         gate.listed({*unread, *(pod.uid for pod in pods if pod.membership is not None)})
 
     def _show_to_gate(self, pod: SeenPod) -> None:
         if pod.membership is not None:
-            self._resources.gate.shown(*pod.membership)
+            self.resources.gate.shown(*pod.membership)
         else:
-            self._resources.gate.gone(pod.uid, deleted=pod.deleted)
+            self.resources.gate.gone(pod.uid, deleted=pod.deleted)
 
     def _hold(self, resource: ManagedResource, pod: SeenPod, at: int) -> None:
         """Begin or end the hold of the pod."""
         claim = pod.claims[at]
         if claim is not None:
-            resource.holds.shown(claim, pod.nominated, self._clock())
+            resource.holds.shown(claim, pod.nominated, self.clock())
         else:
             resource.holds.gone(pod.uid)
 
     def _gone(self, uid: str, *, deleted: bool) -> None:
         """Forget a pod. deleted: the pod was marked deleted, so it has not ended by itself."""
-        self._told_gone(uid)
-        for resource in self._resources:
+        self.gone(uid)
+        for resource in self.resources:
             changes = resource.ledger.pod_gone(uid)
-            self._changed(resource, changes, False)
-            self._moved(resource, None, uid, changes)
+            self.changed(resource, changes, False)
+            self.moved(resource, None, uid, changes)
             resource.holds.gone(uid)
-        self._resources.gate.gone(uid, deleted=deleted)
-        if self._running is not None:
-            self._running.put(uid, None)
-        self._placeholders.put(uid, None)
-        if self._waiting is not None:
-            self._waiting.put(uid, None)
-        if self._admitted is not None:
-            self._admitted.put(uid, None)
-        if self._mistaken_pods is not None:
-            self._mistaken_pods.gone(uid)
+        self.resources.gate.gone(uid, deleted=deleted)
+        for _, sink in self._sinks:
+            sink.put(uid, None)
+        if self.mistaken_pods is not None:
+            self.mistaken_pods.gone(uid)
 
 
 class UnhealthyEventHandler:

@@ -69,10 +69,7 @@ class RefitFailed(GpuShareError):
 
 
 def make_policies(
-    names: Sequence[str],
-    workload: Workload,
-    command: Sequence[str] = (),
-    timeout: float = TIMEOUT,
+    names: Sequence[str], workload: Workload, command: Sequence[str] = (), timeout: float = TIMEOUT
 ) -> dict[str, Policy | RefitFailed]:
     """Make the named policies for the workload in a process; return each policy or its error.
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.core.card_sizes import common_sizes
-from gpushare.core.model import Kind, Request
+from gpushare.core.model import Request
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Ints, Snapshot, has_devices
@@ -343,9 +343,8 @@ class PolicyRefresher(LoopPart):
         state.estimator.record_trial()
         winner = state.trials.run(workload, self._clock)
         if winner != resource.ranking_policy:
-            self._prepared(
-                resource.rankings[winner], resource.rankings[AUTO].recent_kinds, resource
-            )
+            recent_requests = resource.rankings[AUTO].recent_requests
+            self._prepared(resource.rankings[winner], recent_requests, resource)
         state.trials.settle()
 
     def _new_rankings(
@@ -359,7 +358,7 @@ class PolicyRefresher(LoopPart):
             if name != AUTO and (name not in resting or state.tried >= resting[name].again_at)
         )
         # A ranking that was never asked is tried with the last kind of request.
-        last = resource.rankings[resource.default_policy].recent_kinds[-1:]
+        last = resource.rankings[resource.default_policy].recent_requests[-1:]
         rankings: dict[str, Ranking] = {}
         failed: dict[str, BaseException] = {}
         try:
@@ -371,9 +370,9 @@ class PolicyRefresher(LoopPart):
             try:
                 if isinstance(policy, Exception):
                     raise policy
-                kinds = resource.rankings[name].recent_kinds or last
+                requests = resource.rankings[name].recent_requests or last
                 ranking = Ranking(policy, neighbours=resource.neighbours)
-                rankings[name] = self._prepared(ranking, kinds, resource)
+                rankings[name] = self._prepared(ranking, requests, resource)
             except (Exception, SystemExit) as error:  # policies are anybody's code
                 failed[name] = error
         return rankings, failed
@@ -392,23 +391,10 @@ class PolicyRefresher(LoopPart):
             log.log(level, Line("policies stay as they are", **values))
 
     def _prepared(
-        self, ranking: Ranking, kinds: Sequence[Kind], resource: ManagedResource
+        self, ranking: Ranking, requests: Sequence[Request], resource: ManagedResource
     ) -> Ranking:
         """Prepare the ranking for the latest kinds of request; return the ranking."""
-        for units, devices, cpu, memory, models, percents, cards, split, neighbours in kinds[
-            -_PREPARED_KINDS:
-        ]:
-            request = Request(
-                units=units,
-                devices=devices,
-                cpu=cpu,
-                memory=memory,
-                models=models,
-                percents=percents,
-                cards=cards,
-                split=split,
-                neighbours=neighbours,
-            )
+        for request in requests[-_PREPARED_KINDS:]:
             ranking.prepare(
                 resource.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE)
             )

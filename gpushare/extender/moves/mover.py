@@ -6,8 +6,6 @@ rules, makes the plan again, and records the move (wire/moves.py). Meanwhile hol
 for the pending pod, as soon as the room opens, and the new place of the moved pod. An eviction has
 the uid and resourceVersion of the pod, and a process that does not lead sends none. The mover reads
 only pods with the consent of their owners.
-
-Tested in `tests/unit/extender/moves/test_mover.py`.
 """
 
 import json
@@ -121,11 +119,7 @@ class Mover(LoopPart):
         self._moved = self._refused = 0
         self._stopped: Counter[str] = Counter({reason.value: 0 for reason in moves.Stop})
         self.loop = Loop(
-            "moves",
-            lambda: EVERY if self.round() else AGAIN,
-            AGAIN,
-            log=log,
-            failed="moves failed",
+            "moves", lambda: EVERY if self.round() else AGAIN, AGAIN, log=log, failed="moves failed"
         )
 
     def start(self) -> None:

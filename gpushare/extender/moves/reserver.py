@@ -7,8 +7,6 @@ pods of no higher priority (verbs/holds.py). The reservations have at most a par
 equal priority the namespace comes first that was served longest ago, then the oldest pod. Nothing
 is stored: a new leader reserves anew by the ages of the pods. The time with closed gates counts
 only where this process did not see the gates.
-
-Tested in `tests/unit/extender/moves/test_reserver.py`.
 """
 
 import logging
@@ -170,11 +168,7 @@ class Reserver(LoopPart):
         self._choose(resource, pods, outlook, part, reserved)
 
     def _why_ended(
-        self,
-        resource: ManagedResource,
-        hold: Hold,
-        waiting: dict[str, Waiting],
-        snapshot: Snapshot,
+        self, resource: ManagedResource, hold: Hold, waiting: dict[str, Waiting], snapshot: Snapshot
     ) -> str:
         """Return why a reservation ends, or ""."""
         uid, now = hold.pod.ref.uid, self.clock()

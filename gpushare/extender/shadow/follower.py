@@ -2,8 +2,6 @@
 
 For one thread: the caller passes the answers of filter, and the pods that came to a node or left a
 node, in their order. The follower reads views of the real books, so it judges without a lock.
-
-Tested in `tests/unit/extender/shadow/test_shadow_follower.py`.
 """
 
 from collections import Counter, OrderedDict

@@ -3,8 +3,6 @@
 Nobody waits for the shadow: a full queue drops events and counts them. After a dropped change of
 books the shadow copies the real books. The thread works for a tenth of the time at most. If the
 policy fails, the shadow is off until the process starts again.
-
-Tested in `tests/unit/extender/shadow/test_shadow.py`.
 """
 
 import logging

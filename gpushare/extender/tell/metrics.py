@@ -7,7 +7,7 @@ the time.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 import prometheus_client
@@ -17,7 +17,13 @@ from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell import written_metrics
-from gpushare.extender.tell.written_metrics import Labels, family_text
+from gpushare.extender.tell.written_metrics import (
+    Labels,
+    Samples,
+    counts_by,
+    families_text,
+    family_text,
+)
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
@@ -163,15 +169,28 @@ class Metrics:
 
     def _state_families(self) -> Iterator[str]:
         """Yield everything but devices that is a state rather than an event."""
-        yield from _books_text(self.resources)
-        yield from _policies_text(self.resources)
-        text = "Plans of moves that were not carried on, by why; the log names the pod"
-        yield _counts_by("why", self.stopped_moves(), "gpushare_moves_stopped_total", text)
-        text = "Placeholders that there are, as the watch shows"
-        yield _counts_by("namespace", self.placeholders(), "gpushare_placeholders", text)
+        yield families_text(_OF_BOOKS, _books_samples(self.resources))
+        yield families_text(_OF_POLICIES, _policies_samples(self.resources))
+        for label, counts, name, text in (
+            ("why", self.stopped_moves(), "gpushare_moves_stopped_total", _STOPPED),
+            ("namespace", self.placeholders(), "gpushare_placeholders", _PLACEHOLDERS),
+        ):
+            if counts:
+                yield family_text(name, text, counts_by(label, counts))
         yield from _state_text(self.state())
 
 
+_STOPPED = "Plans of moves that were not carried on, by why; the log names the pod"
+_PLACEHOLDERS = "Placeholders that there are, as the watch shows"
+_OF_BOOKS = {
+    "gpushare_pods": "Pods in the books, by state; unplaced: bound without devices, create them"
+    " again",
+    "gpushare_alarms_total": "Things that should not happen, seen so far; the pods have events that"
+    " say what",
+    "gpushare_holds": "Pods for which filter keeps a place that is not bound yet",
+    "gpushare_holds_lapsed_total": "Such places that nobody bound or nominated in time, and others"
+    " may have",
+}
 _TRIAL = "In the last trial of policies: % of the memory"
 _OF_POLICIES = {
     "gpushare_ranking_policy": "1 for the policy that ranks pods which name none",
@@ -197,14 +216,8 @@ def _state_text(state: Mapping[str, float]) -> Iterator[str]:
         yield family_text(f"gpushare_{name}", text or name.replace("_", " "), {(): value})
 
 
-def _counts_by(label: str, counts: Mapping[str, int], name: str, text: str) -> str:
-    """Return a family with a sample for each count; "" for no counts."""
-    samples: dict[Labels, float] = {((label, value),): count for value, count in counts.items()}
-    return family_text(name, text, samples) if samples else ""
-
-
-def _books_text(resources: ManagedResources) -> Iterator[str]:
-    """Yield the families of pods, alarms and holds."""
+def _books_samples(resources: ManagedResources) -> Sequence[Samples]:
+    """Return the samples of _OF_BOOKS."""
     pods: dict[Labels, float] = {}
     alarms: dict[Labels, float] = {}
     for managed_resource in resources:
@@ -214,33 +227,16 @@ def _books_text(resources: ManagedResources) -> Iterator[str]:
                 alarms[("kind", name), of_resource] = count
             elif name != "nodes":
                 pods[of_resource, ("state", name)] = count
-    yield family_text(
-        "gpushare_pods",
-        "Pods in the books, by state; unplaced: bound without devices, create them again",
-        pods,
-    )
-    yield family_text(
-        "gpushare_alarms_total",
-        "Things that should not happen, seen so far; the pods have events that say what",
-        alarms,
-    )
     holds = {(("resource", item.names.resource),): item.holds for item in resources}
-    yield family_text(
-        "gpushare_holds",
-        "Pods for which filter keeps a place that is not bound yet",
-        {labels: len(of_resource) for labels, of_resource in holds.items()},
-    )
-    yield family_text(
-        "gpushare_holds_lapsed_total",
-        "Such places that nobody bound or nominated in time, and others may have",
-        {labels: of_resource.lapsed_total for labels, of_resource in holds.items()},
-    )
+    lapsed: Samples = {labels: of_resource.lapsed_total for labels, of_resource in holds.items()}
+    held: Samples = {labels: len(of_resource) for labels, of_resource in holds.items()}
+    return pods, alarms, held, lapsed
 
 
-def _policies_text(resources: ManagedResources) -> Iterator[str]:
-    """Yield the families of policies and of their last trial."""
-    samples = {name: dict[Labels, float]() for name in _OF_POLICIES}
-    ranks, since, lead, error, allocated, refused = samples.values()
+def _policies_samples(resources: ManagedResources) -> Sequence[Samples]:
+    """Return the samples of _OF_POLICIES."""
+    samples = [dict[Labels, float]() for _ in _OF_POLICIES]
+    ranks, since, lead, error, allocated, refused = samples
     for managed_resource in resources:
         resource, choice = ("resource", managed_resource.names.resource), managed_resource.choice
         ranks[("policy", managed_resource.ranking_policy), resource] = 1
@@ -254,4 +250,4 @@ def _policies_text(resources: ManagedResources) -> Iterator[str]:
         for name, measured in choice.allocated.items():
             allocated[("policy", name), resource] = measured
             refused[("policy", name), resource] = choice.refused_percent[name]
-    return (family_text(name, text, samples[name]) for name, text in _OF_POLICIES.items())
+    return samples

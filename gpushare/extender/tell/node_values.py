@@ -1,7 +1,4 @@
-"""A value for each node of a ledger, such as a text, made again only after a change of the node.
-
-Tested in `tests/unit/extender/tell/test_node_values.py`.
-"""
+"""A value for each node of a ledger, such as a text, made again only after a change of the node."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

@@ -31,7 +31,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 """Of the values of labels."""
 
 Labels = tuple[tuple[str, str], ...]
-_Samples = Mapping[Labels, float]
+Samples = Mapping[Labels, float]
 """The value of each sample by labels."""
 
 _Held = Counter[tuple[str, ...]]
@@ -242,118 +242,101 @@ def usage_metrics(
     return text.encode()
 
 
+_OF_CLAIMS = {
+    "gpushare_claims": "Claims that have devices of the driver",
+    "gpushare_claim_offers": "Pods with a node that filter has answered, and without a shown"
+    " allocation",
+    "gpushare_claim_pods_total": "Filter calls about pods with claims: ranked, or not_ranked: all"
+    " nodes were answered",
+    "gpushare_claim_predictions_total": "Allocations of claims on offered nodes, by whether first"
+    " fit predicted the devices: right, other_device, other_node",
+    "gpushare_claim_selectors_unevaluated_total": "CEL selectors that could not be evaluated and"
+    " counted as true, by why",
+    "gpushare_claim_nodes_unmodelled": "Nodes whose slices are too many or too large to be read;"
+    " they rank last",
+}
+_OF_SHADOW = {
+    "gpushare_shadow_on": "1 while the shadow policy follows; 0 for long: it failed, the log says"
+    " how",
+    "gpushare_shadow_choices_total": "Pods that filter answered for, by whether the shadow policy,"
+    " on the real books, would choose the same place or another node or device",
+    "gpushare_shadow_pods_total": "Pods by which books took them: both, the real ones alone, or the"
+    " shadow's alone",
+    "gpushare_shadow_inexact_total": "Pods that the shadow's books could not follow exactly, by"
+    " why",
+    "gpushare_shadow_rebases_total": "How often the shadow's books began anew with the real ones",
+    "gpushare_shadow_dropped_total": "What the shadow had no time for: choices not compared;"
+    " events, after which its books begin anew",
+    "gpushare_shadow_running_pods": "Pods in the real books and in the shadow's",
+    "gpushare_shadow_allocated_bytes": "Memory given to pods in the real books and in the shadow's",
+    "gpushare_shadow_stranded_bytes": "Free memory of devices where the commonest request has no"
+    " room, in both books",
+}
+
+
 def claims_metrics(view: ClaimsView | None) -> bytes:
     """Return the metrics of claims, except devices; nothing if claims are not followed."""
     if view is None:
         return b""
     counts = view.counts()
-    families = (
-        family_text(
-            "gpushare_claims",
-            "Claims that have devices of the driver",
-            {(("driver", view.driver),): float(counts.claims)},
-        ),
-        family_text(
-            "gpushare_claim_offers",
-            "Pods with a node that filter has answered, and without a shown allocation",
-            {(("driver", view.driver),): float(counts.offers)},
-        ),
-        family_text(
-            "gpushare_claim_pods_total",
-            "Filter calls about pods with claims: ranked, or not_ranked: all nodes were answered",
-            {(("outcome", outcome),): number for outcome, number in counts.pods.items()},
-        ),
-        family_text(
-            "gpushare_claim_predictions_total",
-            "Allocations of claims on offered nodes, by whether first fit predicted the devices:"
-            " right, other_device, other_node",
-            {(("outcome", outcome),): number for outcome, number in counts.predictions.items()},
-        ),
-        family_text(
-            "gpushare_claim_selectors_unevaluated_total",
-            "CEL selectors that could not be evaluated and counted as true, by why",
-            {(("why", reason),): number for reason, number in counts.unevaluated_selectors.items()},
-        ),
-        family_text(
-            "gpushare_claim_nodes_unmodelled",
-            "Nodes whose slices are too many or too large to be read; they rank last",
-            {(("driver", view.driver),): float(counts.unmodelled_nodes)},
-        ),
+    driver: Labels = (("driver", view.driver),)
+    samples: tuple[Samples, ...] = (
+        {driver: counts.claims},
+        {driver: counts.offers},
+        counts_by("outcome", counts.pods),
+        counts_by("outcome", counts.predictions),
+        counts_by("why", counts.unevaluated_selectors),
+        {driver: counts.unmodelled_nodes},
     )
-    return "".join(families).encode()
+    return families_text(_OF_CLAIMS, samples).encode()
 
 
 def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
     """Return all that is told of the shadow. unit_bytes: bytes of a memory unit."""
     if shadow is None:
         return b""
-    counts = {(("resource", name),): tally for name, tally in shadow.counts.items()}
+    counts = {("resource", name): tally for name, tally in shadow.counts.items()}
     sums = {
-        (*of, ("books", books)): figures
+        (of, ("books", books)): figures
         for of, tally in counts.items()
         for books, figures in (("real", tally.real), ("shadow", tally.shadow))
     }
 
-    def by(label: str, count_of: Callable[[Counts], Mapping[str, int]]) -> _Samples:
+    def by(label: str, count_of: Callable[[Counts], Mapping[str, int]]) -> Samples:
         return {
-            (*of, (label, value)): number
+            (of, *value): number
             for of, tally in counts.items()
-            for value, number in count_of(tally).items()
+            for value, number in counts_by(label, count_of(tally)).items()
         }
 
-    families = (
-        family_text(
-            "gpushare_shadow_on",
-            "1 while the shadow policy follows; 0 for long: it failed, the log says how",
-            {(("policy", shadow.policy),): float(shadow.follows)},
-        ),
-        family_text(
-            "gpushare_shadow_choices_total",
-            "Pods that filter answered for, by whether the shadow policy, on the real books, would"
-            " choose the same place or another node or device",
-            by("choice", lambda tally: tally.choices),
-        ),
-        family_text(
-            "gpushare_shadow_pods_total",
-            "Pods by which books took them: both, the real ones alone, or the shadow's alone",
-            by("taken", lambda tally: tally.pods),
-        ),
-        family_text(
-            "gpushare_shadow_inexact_total",
-            "Pods that the shadow's books could not follow exactly, by why",
-            by("why", lambda tally: tally.inexact),
-        ),
-        family_text(
-            "gpushare_shadow_rebases_total",
-            "How often the shadow's books began anew with the real ones",
-            {of: tally.rebases for of, tally in counts.items()},
-        ),
-        family_text(
-            "gpushare_shadow_dropped_total",
-            "What the shadow had no time for: choices not compared; events, after which its books"
-            " begin anew",
-            {(("what", kind),): number for kind, number in shadow.dropped.items()},
-        ),
-        family_text(
-            "gpushare_shadow_running_pods",
-            "Pods in the real books and in the shadow's",
-            {of: figures.pods for of, figures in sums.items()},
-        ),
-        family_text(
-            "gpushare_shadow_allocated_bytes",
-            "Memory given to pods in the real books and in the shadow's",
-            {of: figures.allocated * unit_bytes for of, figures in sums.items()},
-        ),
-        family_text(
-            "gpushare_shadow_stranded_bytes",
-            "Free memory of devices where the commonest request has no room, in both books",
-            {of: figures.stranded * unit_bytes for of, figures in sums.items()},
-        ),
+    samples: tuple[Samples, ...] = (
+        {(("policy", shadow.policy),): shadow.follows},
+        by("choice", lambda tally: tally.choices),
+        by("taken", lambda tally: tally.pods),
+        by("why", lambda tally: tally.inexact),
+        {(of,): tally.rebases for of, tally in counts.items()},
+        counts_by("what", shadow.dropped),
+        {of: figures.pods for of, figures in sums.items()},
+        {of: figures.allocated * unit_bytes for of, figures in sums.items()},
+        {of: figures.stranded * unit_bytes for of, figures in sums.items()},
     )
-    return "".join(families).encode()
+    return families_text(_OF_SHADOW, samples).encode()
 
 
-def family_text(name: str, text: str, samples: _Samples) -> str:
+def counts_by(label: str, counts: Mapping[str, int]) -> Samples:
+    """Return a sample for each count, by the value of a label."""
+    return {((label, value),): count for value, count in counts.items()}
+
+
+def families_text(texts: Mapping[str, str], samples: Iterable[Samples]) -> str:
+    """Return the metric families with these names and texts, with samples in the same order."""
+    return "".join(
+        family_text(name, text, of_family)
+        for (name, text), of_family in zip(texts.items(), samples, strict=True)
+    )
+
+
+def family_text(name: str, text: str, samples: Samples) -> str:
     """Return a metric family; a name that ends in _total makes a counter."""
     kind = "counter" if name.endswith("_total") else "gauge"
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]

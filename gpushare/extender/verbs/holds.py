@@ -553,6 +553,8 @@ class Holds:
         if hold is None or (but_nominated and hold.nominated):
             return
         del self.by_key[key]
+        if not self.by_key:
+            self._due.clear()  # filter ends no expired holds where there is no hold
         self._reserved.discard(key)
         priority = hold.pod.priority
         self._priorities[priority] -= 1

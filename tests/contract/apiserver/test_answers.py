@@ -10,7 +10,8 @@ import pytest
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
 from gpushare.kube.election import read_lease
 from gpushare.kube.responses import response_error
-from gpushare.wire.codec import BOUND, check_kind, decode_with
+from gpushare.wire.binding import check_bound
+from gpushare.wire.codec import check_kind
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from tests.contract.apiserver.client import Api, ApiReply, Json
 from tests.contract.apiserver.conftest import binding, pod
@@ -28,7 +29,7 @@ def test_a_binding_taken_is_a_status_of_success(api: Api, namespace: str, node_n
     uid = api.create(f"{namespace}/pods", pod()).meta["uid"]
     reply = api.call("POST", f"{namespace}/pods/p/binding", binding("p", node_name, uid=uid))
     assert reply.status == 201
-    decode_with(BOUND, encoded(reply), "answer to a Binding")
+    check_bound(encoded(reply))
 
 
 def test_a_uid_is_a_uuid_whatever_its_user_writes(api: Api, namespace: str) -> None:

@@ -10,7 +10,7 @@ from gpushare.wire.codec import Codec
 from tests.simulation.mutants.museum import mutant
 
 
-@mutant("A17", "ours, once: any 2xx is taken for a Binding that was done", binder, "decode_with")
+@mutant("A17", "ours, once: any 2xx is taken for a Binding that was done", binder, "check_bound")
 def takes_any_2xx_for_done(original: Any) -> Any:
     del original
 

@@ -34,7 +34,7 @@ def _frees_leaks(original: Any) -> Any:
     def heal(self: Any, finding: Any) -> bool:
         if finding.what != LEAKED:
             return bool(original(self, finding))
-        self._resources.find(finding.resource).ledger.pod_gone(finding.pod.uid)
+        self.resources.find(finding.resource).ledger.pod_gone(finding.pod.uid)
         return True
 
     return heal

@@ -133,7 +133,7 @@ def keeps_what_was_refused(original: Any) -> Any:
     return forget
 
 
-@mutant("A7", "the original patches and binds by name", binder, "binding")
+@mutant("A7", "the original patches and binds by name", binder, "encode_binding")
 def binds_by_name(original: Any) -> Any:
     def nameless(ref: Any, node: str, annotations: Any) -> bytes:
         return bytes(original(ref, node, annotations)).replace(b'"uid":', b'"nobody":')

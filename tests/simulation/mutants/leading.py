@@ -74,7 +74,7 @@ def leads_until_it_is_told(original: Any) -> Any:
 @mutant("D5", "a Lease is given away while binds are in doubt", Readiness, "stop")
 def always_gives_the_lease_away(original: Any) -> Any:
     def stop(self: Any) -> None:
-        self._is_settled = lambda: True
+        self.is_settled = lambda: True
         original(self)
 
     return stop

@@ -89,7 +89,7 @@ def tells_of_no_device(original: Any) -> Any:
 @mutant("C12", "the original marks nothing on a node of one device", Allocator, "complete")
 def marks_nothing_where_there_is_one_card(original: Any) -> Any:
     def complete(self: Any, pod: Any) -> Any:
-        return len(self._cards().all) > 1 and original(self, pod)
+        return len(self.cards().all) > 1 and original(self, pod)
 
     return complete
 

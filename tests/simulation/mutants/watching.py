@@ -202,7 +202,7 @@ def swallows_sink_errors(original: Any) -> Any:
 @mutant("B21", "client #696: one odd object blocks the list", PodEventHandler, "_seen")
 def gives_up_over_an_odd_object(original: Any) -> Any:
     def seen(self: Any, pod: Any) -> Any:
-        for resource in self._resources:
+        for resource in self.resources:
             observe_pod(pod, resource.names)
         return original(self, pod)
 

@@ -45,6 +45,10 @@ def many(count: int) -> dict[PodClass, int]:
     return {PodClass(cpu=100 + number, units=2, devices=1): 1 for number in range(count)}
 
 
+def test_pods_of_one_class_share_one_object() -> None:
+    assert class_of(Request(30_001, 1, cpu=500)) is class_of(Request(30_001, 1, cpu=500))
+
+
 def test_as_many_classes_as_policies_can_take_stay_as_they_are() -> None:
     counts = many(MAX_CLASSES)
     assert dict(workload_of(counts).classes) == counts

@@ -100,13 +100,7 @@ def test_progress_is_a_start_a_step_or_a_note_within_a_long_step() -> None:
         loop.stop()
 
     loop = Loop(
-        "test",
-        step,
-        0.01,
-        log=LOG,
-        failed="test failed",
-        at_once=True,
-        clock=lambda: now[0],
+        "test", step, 0.01, log=LOG, failed="test failed", at_once=True, clock=lambda: now[0]
     )
     now[0] += 50.0
     assert loop.seconds_since_progress() == 50.0

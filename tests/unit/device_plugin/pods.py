@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpushare.core.model import Allocation, PodRef
+from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.cards import DetectedGpu, NodeCards, make_cards
 from gpushare.device_plugin.node_pod import GpuContainer, NodePod, node_pod
-from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.binding import encode
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.pods import request_of
 
@@ -91,6 +93,12 @@ def pod_json(
         body["metadata"]["annotations"] |= encode(given, request, 16, "1", ALIYUN)
     body["metadata"]["annotations"] |= annotations or {}
     return body
+
+
+def told(devices: str = "", **envs: str) -> bytes:
+    """The kubelet's record of the answer for a container: visible devices, other variables."""
+    envs |= {"NVIDIA_VISIBLE_DEVICES": devices} if devices else {}
+    return pb.ContainerAllocateResponse(envs=envs).SerializeToString()
 
 
 def decoded(body: Json) -> Pod:

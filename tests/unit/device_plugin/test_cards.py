@@ -158,10 +158,7 @@ def test_the_inventory_says_what_there_is_and_how_it_is_served() -> None:
     inventory = decode_inventory(encode_inventory(cards.inventory()))
     assert [
         (item.uuid, item.mem, item.model, item.healthy, item.problem) for item in inventory.devices
-    ] == [
-        ("GPU-0", 16, "T4", True, ""),
-        ("GPU-1", 8, "P4", False, "hot"),
-    ]
+    ] == [("GPU-0", 16, "T4", True, ""), ("GPU-1", 8, "P4", False, "hot")]
     assert (inventory.unit, inventory.marks_assigned, inventory.serves_by_identity) == (
         "GiB",
         True,

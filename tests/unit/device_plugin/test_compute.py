@@ -6,7 +6,6 @@ from gpushare.daemon.events import Details
 from gpushare.device_plugin.container import Contract, answer
 from gpushare.device_plugin.event_messages import PluginEvents
 from gpushare.device_plugin.identity import CheckpointEntry, ContainerCandidate, Grant, granted
-from gpushare.device_plugin.kubelet import answer_message
 from gpushare.device_plugin.memory import ComputeCheck, Unenforced
 from gpushare.device_plugin.pods import Pods
 from gpushare.wire.annotations import ALIYUN
@@ -68,7 +67,7 @@ class World:
             if not pods_by_key:
                 grant = Grant(grant.shares, grant.total)
             messages = answer(grant, Contract(ALIYUN, 1024, isolation), pod.ref.uid, container.name)
-            message = answer_message(messages).SerializeToString()
+            message = messages.SerializeToString()
             self.record.append(CheckpointEntry(pod.ref.uid, container.name, frozenset(), message))
 
     def look(self) -> int:

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, visible_devices
+from gpushare.device_plugin import kubelet_pb2 as pb
+from gpushare.device_plugin.container import Contract, answer, visible_devices
 from gpushare.device_plugin.identity import Grant
-from gpushare.device_plugin.kubelet import answer_message, parse_answer
+from gpushare.device_plugin.kubelet import parse_answer
 from gpushare.errors import RequestRefused
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.device_plugin.pods import cards
@@ -17,7 +18,7 @@ TWO = Grant(((NODE.all[0], 4), (NODE.all[2], 2)), 6)
 PLAIN = Contract(ALIYUN, 1024)
 
 
-def told(grant: Grant, **changes: object) -> ContainerAllocation:
+def told(grant: Grant, **changes: object) -> pb.ContainerAllocateResponse:
     return answer(grant, replace(PLAIN, **changes), "uid", "main")  # type: ignore[arg-type]
 
 
@@ -30,8 +31,10 @@ def test_the_variables_are_the_originals() -> None:
         "ALIYUN_COM_GPU_MEM_DEV": "24",
     }
     original |= {"ALIYUN_COM_GPU_MEM_FRACTION": "0.166"}  # ours
-    assert told(ONE, id_strategy="index") == ContainerAllocation(original)
-    assert told(ONE) == ContainerAllocation(original | {"NVIDIA_VISIBLE_DEVICES": "GPU-1"})
+    assert told(ONE, id_strategy="index") == pb.ContainerAllocateResponse(envs=original)
+    assert told(ONE) == pb.ContainerAllocateResponse(
+        envs=original | {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
+    )
     assert told(ONE, cgpu_disabled=True).envs["CGPU_DISABLE"] == "true"
 
 
@@ -182,7 +185,7 @@ def test_without_compute_there_is_no_limit_of_it(isolation: str) -> None:
 def test_by_cdi_the_devices_are_named_there_and_the_runtime_is_told_to_leave_them() -> None:
     by_field = told(TWO, list_strategy="cdi-cri")
     kind = "nvidia.com/gpu"
-    assert list(by_field.cdi_devices) == [f"{kind}=GPU-0", f"{kind}=GPU-2"]
+    assert [device.name for device in by_field.cdi_devices] == [f"{kind}=GPU-0", f"{kind}=GPU-2"]
     assert by_field.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
     by_note = told(TWO, list_strategy="cdi-annotations", cdi_kind="example.com/gpu")
     assert list(by_note.annotations.values()) == ["example.com/gpu=GPU-0,example.com/gpu=GPU-2"]
@@ -202,9 +205,11 @@ def test_device_nodes_are_those_of_the_containers_cards_unless_cdi_has_them() ->
     grant, control = Grant(shares[1:], 2), ("/dev/nvidiactl",)
     nodes = ("/dev/nvidia5", "/dev/nvidia6", "/dev/nvidiactl")
     for strategy in ("envvar", "volume-mounts"):
-        assert told(grant, list_strategy=strategy).device_nodes == ()
-        assert told(grant, list_strategy=strategy, control_nodes=control).device_nodes == nodes
-    assert told(grant, list_strategy="cdi-cri", control_nodes=control).device_nodes == ()
+        assert not told(grant, list_strategy=strategy).devices
+        devices = told(grant, list_strategy=strategy, control_nodes=control).devices
+        assert tuple(device.host_path for device in devices) == nodes
+        assert tuple(device.container_path for device in devices) == nodes
+    assert not told(grant, list_strategy="cdi-cri", control_nodes=control).devices
     # A card whose number NVML does not tell: part of the nodes would be worse than none.
     assert told(replace(grant, shares=(*shares[1:], (NODE.all[0], 1))), control_nodes=()) == told(
         replace(grant, shares=(*shares[1:], (NODE.all[0], 1)))
@@ -217,17 +222,12 @@ def test_what_was_told_can_be_read_back(strategy: str, ids: str, names: set[str]
     grant = replace(TWO, shares=tuple((replace(card, minor=0), n) for card, n in TWO.shares))
     more = {"isolation": "hami-core", "control_nodes": ["/dev/nvidiactl"]}
     units = told(grant, list_strategy=strategy, id_strategy=ids, **more)
-    decoded = parse_answer(answer_message(units).SerializeToString())
-    assert decoded == ContainerAllocation(
-        units.envs,
-        list(units.mounts),
-        list(units.cdi_devices),
-        units.annotations,
-        list(units.device_nodes),
-    )
+    decoded = parse_answer(units.SerializeToString())
+    assert decoded == units
     assert visible_devices(decoded) == names
 
 
 def test_who_was_told_of_no_device_has_none() -> None:
-    assert visible_devices(ContainerAllocation({})) == frozenset()
-    assert visible_devices(ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": "void"})) == frozenset()
+    assert visible_devices(pb.ContainerAllocateResponse()) == frozenset()
+    void = pb.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": "void"})
+    assert visible_devices(void) == frozenset()

@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem
-from gpushare.device_plugin.health import (
-    NOTICE,
-    OF_PROGRAMS,
-    PASSING,
-    RESET_ALWAYS,
-    Diagnosis,
-)
+from gpushare.device_plugin.health import NOTICE, OF_PROGRAMS, PASSING, RESET_ALWAYS, Diagnosis
 
 RECOVER = 300.0
 SILENT = DetectedGpu("GPU-a", 0, 16384)

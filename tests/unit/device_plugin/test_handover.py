@@ -21,15 +21,14 @@ from gpushare.wire.device_list import DeviceList
 
 GPUS = ("GPU-a", "GPU-b")
 CDI = CdiDevices(frozenset({*GPUS, "0", "1", "all"}), "/var/run/cdi/nvidia.yaml", has_limits=True)
-NEW = Setup(cdi=CDI, runtime="containerd://2.1.4-k3s1", kubelet="v1.34.1+k3s1")
+NEW = Setup("auto", cdi=CDI, runtime="containerd://2.1.4-k3s1", kubelet="v1.34.1+k3s1")
 PLAIN = Toolkit("/etc/config.toml")
 MOUNTS = replace(PLAIN, accepts_variable=False, accepts_mounts=True)
 CLOSED = replace(PLAIN, accepts_variable=False)
 
 
-def chosen(expected: str = "auto", *, needs_limits: bool = False, **changes: Any) -> DeviceList:
-    setup = replace(NEW, **changes)
-    return choose(expected, setup, GPUS, needs_limits=needs_limits)
+def chosen(setting: str = "auto", **changes: Any) -> DeviceList:
+    return choose(replace(NEW, setting=setting, **changes), GPUS)
 
 
 def test_cdi_is_taken_where_a_file_names_all_gpus_and_the_runtime_takes_it() -> None:
@@ -172,7 +171,7 @@ def test_what_changes_on_the_node_changes_the_choice(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    way = Handover("auto", "nvidia.com/gpu", tmp_path, passes_nodes=True, needs_limits=False)
+    way = Handover(Setup("auto"), tmp_path, passes_nodes=True)
     assert way.look(GPUS).strategy == "volume-mounts"
     assert way.control_nodes is not None
     file = write(tmp_path / "var/run/cdi/nvidia.json", json.dumps(SPEC))

@@ -187,11 +187,7 @@ def test_a_card_that_cannot_be_read_at_the_start_gets_its_size_by_its_first_good
             (card.uuid, card.index, card.unit_count, card.healthy) for card in health.cards().all
         ]
 
-    assert cards() == [
-        ("GPU-a", 0, 16, True),
-        ("GPU-b", 1, 0, False),
-        ("lost-2", 2, 0, False),
-    ]
+    assert cards() == [("GPU-a", 0, 16, True), ("GPU-b", 1, 0, False), ("lost-2", 2, 0, False)]
     gpus.found = (*TWO, DetectedGpu("GPU-c", 2, 0, problem=HOT))
     health.refresh()
     assert cards()[1:] == [("GPU-b", 1, 8, True), ("GPU-c", 2, 0, False)]

@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.device_plugin.cards import (
-    DetectedGpu,
-    Fault,
-    Problem,
-    device_id,
-    make_cards,
-    uuid_of,
-)
+from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem, device_id, make_cards, uuid_of
 from gpushare.device_plugin.identity import (
     ContainerCandidate,
     Decided,

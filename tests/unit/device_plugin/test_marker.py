@@ -4,9 +4,7 @@ import pytest
 
 from gpushare.device_plugin.allocator import Allocator
 from gpushare.device_plugin.cards import device_id
-from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.identity import CheckpointEntry
-from gpushare.device_plugin.kubelet import answer_message
 from gpushare.device_plugin.marker import Marker
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, WrongDevices
@@ -15,7 +13,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import Pod
 from tests.support.scripted_api import ScriptedApi
-from tests.unit.device_plugin.pods import Json, cards, decoded, pod_json
+from tests.unit.device_plugin.pods import Json, cards, decoded, pod_json, told
 
 NODE = cards(16, 16)
 
@@ -49,9 +47,7 @@ class World:
         """Have the pod's one container on record."""
         event: WatchEvent[Pod] = WatchEvent("ADDED", decoded(body))
         self.pods.apply(event)
-        answer = answer_message(
-            ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": devices})
-        ).SerializeToString()
+        answer = told(devices)
         ids = frozenset([device_id("GPU-0", len(self.record))])
         self.record.append(CheckpointEntry(body["metadata"]["uid"], "c0", ids, answer))
         self.marker.look()
@@ -81,10 +77,8 @@ def test_a_pod_whose_answer_was_not_certain_is_marked_by_the_kubelets_record(wor
     assert not world.marker.mark_all()
     assert patches(world.api) == []
     uid = bodies[1]["metadata"]["uid"]
-    answer = answer_message(
-        ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": "GPU-0"})
-    ).SerializeToString()
-    world.record.append(CheckpointEntry(uid, "c0", frozenset([device_id("GPU-0", 7)]), answer))
+    ids = frozenset([device_id("GPU-0", 7)])
+    world.record.append(CheckpointEntry(uid, "c0", ids, told("GPU-0")))
     world.marker.look()
     world.marker.mark_all()
     assert [change["metadata"]["uid"] for _, change in patches(world.api)] == [uid]

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpushare.device_plugin.cards import device_id
-from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.devices import CardMemory
 from gpushare.device_plugin.identity import CheckpointEntry
-from gpushare.device_plugin.kubelet import KubeletError, answer_message
+from gpushare.device_plugin.kubelet import KubeletError
 from gpushare.device_plugin.memory import NO_LIMIT, STALE_SECONDS, Cgroups, ContainerUse, Memory
 from gpushare.device_plugin.node_pod import NodePod, node_pod
 from gpushare.device_plugin.pods import Pods
@@ -22,7 +21,7 @@ from gpushare.wire.device_request import LIMITS_LABEL, MEMORY_LIMIT
 from gpushare.wire.objects import PODS, STARTED_PODS, Pod
 from gpushare.wire.whole_card import WHOLE_CARD
 from tests.support.scripted_api import ScriptedApi
-from tests.unit.device_plugin.pods import Json, cards, pod_json
+from tests.unit.device_plugin.pods import Json, cards, pod_json, told
 
 GIB = 2**30
 MIB = 2**20
@@ -85,8 +84,7 @@ class World:
             (self.root / f"proc/{pid}/cgroup").write_text(f"0::/{path}\n")
             (self.root / "sys/fs/cgroup" / path).mkdir(parents=True)
             holding = frozenset([device_id("GPU-0", pid)])
-            messages = answer_message(ContainerAllocation(envs or {})).SerializeToString()
-            self.record.append(CheckpointEntry(uid, f"c{number}", holding, messages))
+            self.record.append(CheckpointEntry(uid, f"c{number}", holding, told(**(envs or {}))))
         body["status"]["containerStatuses"] = [
             {"name": f"c{number}", "containerID": f"containerd://{item}"}
             for number, item in enumerate(ids)
@@ -124,10 +122,7 @@ def test_the_processes_of_a_container_are_added_up_by_card(world: World) -> None
         f"0::/kubepods/pod{body['metadata']['uid']}/{ids[0]}/deeper\n"
     )
     world.processes["GPU-0"] = {11: GIB, 13: GIB, 12: 5 * MIB, 99: 3 * GIB}
-    assert world.look() == [
-        ("c0", "GPU-0", 4096, 2048, None),
-        ("c1", "GPU-0", 2048, 5, None),
-    ]
+    assert world.look() == [("c0", "GPU-0", 4096, 2048, None), ("c1", "GPU-0", 2048, 5, None)]
     assert world.memory_of.seen().cards == {"GPU-0": 8 * GIB, "GPU-1": 8 * GIB}
     assert world.messages == []
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator
-from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.devices import FileSource
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.pods import Pods
@@ -45,7 +45,7 @@ class World:
             health,
             Allocator(pods, dict, health.cards),
             lambda ids: None,
-            answer=lambda served: ContainerAllocation({}),
+            answer=lambda served: pb.ContainerAllocateResponse(),
             observe=lambda *told: None,
         )
         self.made.append(
@@ -161,9 +161,7 @@ def test_a_kubelet_that_is_away_is_not_said_to_follow_another(
     assert "another device plug-in" not in caplog.text
 
 
-def test_a_kubelet_that_follows_us_no_more_again_and_again_may_follow_another(
-    world: World,
-) -> None:
+def test_a_kubelet_that_follows_us_no_more_again_and_again_may_follow_another(world: World) -> None:
     world.kubelet.start()
     process = world.process()
     world.registered(process)

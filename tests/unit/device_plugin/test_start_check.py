@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from gpushare.device_plugin.cards import device_id
-from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.identity import CheckpointEntry, PodKey
-from gpushare.device_plugin.kubelet import (
-    CHECKPOINT,
-    KubeletError,
-    answer_message,
-    parse_answer,
-    read_checkpoint,
-)
+from gpushare.device_plugin.kubelet import CHECKPOINT, KubeletError, parse_answer, read_checkpoint
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import ApiNotFound, ApiUnreachable, GpuShareError, MessageError, RequestRefused
@@ -25,7 +18,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import Pod
 from tests.support.scripted_api import ScriptedApi
-from tests.unit.device_plugin.pods import cards, decoded, pod_json
+from tests.unit.device_plugin.pods import cards, decoded, pod_json, told
 
 Json = dict[str, Any]
 
@@ -34,12 +27,6 @@ NODE = cards(16, 16)
 
 def ids(card: int, count: int = 4, first: int = 0) -> list[str]:
     return [device_id(f"GPU-{card}", number) for number in range(first, first + count)]
-
-
-def told(devices: str) -> bytes:
-    return answer_message(
-        ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": devices})
-    ).SerializeToString()
 
 
 @dataclass

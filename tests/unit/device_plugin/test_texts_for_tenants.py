@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from gpushare.core.model import PodRef
 from gpushare.device_plugin.allocator import Allocator
 from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem, device_id, make_cards
-from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.identity import CheckpointEntry, PodKey
-from gpushare.device_plugin.kubelet import answer_message
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import RequestRefused
@@ -21,7 +19,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import Pod
 from tests.support.scripted_api import ScriptedApi
-from tests.unit.device_plugin.pods import decoded, pod_json
+from tests.unit.device_plugin.pods import decoded, pod_json, told
 
 LOST = Problem(Fault.LOST, "is lost")
 CARDS = make_cards(
@@ -34,7 +32,7 @@ CARDS = make_cards(
     0,
 )
 ALL = [device_id(card.uuid, number) for card in CARDS.all for number in range(16)]
-TOLD = answer_message(ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": "GPU-1"})).SerializeToString()
+TOLD = told("GPU-1")
 
 
 class World:

@@ -100,7 +100,7 @@ def test_pods_that_no_node_takes_are_left_out_with_a_reason() -> None:
     ]
     result = answer(books(node("a", 4)), requested, SMALL)
     assert result.counts == (1,)
-    assert [(pods.batch.name, pods.count, dict(pods.reasons)) for pods in result.left_out] == [
+    assert [(pods.batch.name, pods.missing, dict(pods.reasons)) for pods in result.left_out] == [
         ("large", 2, {"GPU Memory request is larger than any healthy device": 1}),
         ("wide", 1, {"fewer healthy devices of that size than requested": 1}),
         ("other", 4, {MODEL: 1}),
@@ -137,7 +137,7 @@ def test_what_kube_scheduler_would_refuse_is_not_counted() -> None:
     result = answer(books(), requested, shape)
     assert result.counts == (3,)  # a pod a node
     (pods,) = result.left_out
-    assert (pods.batch.name, pods.count) == ("there", 1)
+    assert (pods.batch.name, pods.missing) == ("there", 1)
     assert list(pods.reasons) == ["not what the pod's node selector or affinity asks for"]
 
 
@@ -216,7 +216,7 @@ def test_nodes_that_only_change_who_is_left_out_do_not_come() -> None:
         for count in range(6)
     ]
     lost = [8 - sum(fitting(result)) for result in remaining]
-    assert sum(pods.count for pods in outcome.left_out) == min(lost)
+    assert sum(pods.missing for pods in outcome.left_out) == min(lost)
     assert outcome.counts[0] == lost.index(min(lost))
 
 
@@ -240,7 +240,7 @@ def test_the_promise_is_kept_and_one_node_fewer_does_not_do(
     outcome = answer(cluster(*nodes_and_pods), requested, *shapes, policy=policy)
     fit = [result.fit for result in outcome.results]
     pods = [result.batch.count or 0 for result in outcome.results]
-    assert sum(pods) - sum(fit) == sum(pods.count for pods in outcome.left_out)
+    assert sum(pods) - sum(fit) == sum(pods.missing for pods in outcome.left_out)
 
     def fitting_with(counts: Sequence[int]) -> list[int]:
         return fitting(applied(cluster(*nodes_and_pods), requested, shapes, counts, policy))

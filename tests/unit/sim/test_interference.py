@@ -9,8 +9,8 @@ from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import churn
 from gpushare.sim.flow import Arrivals, Flow, Record
 from gpushare.sim.interference import Interference, speed
-from gpushare.sim.parameters import SERVICES, TRAINING, Parameters
-from gpushare.sim.report import Scale, legend, measures_of
+from gpushare.sim.options import SERVICES, TRAINING, Parameters
+from gpushare.sim.report import legend, measures_of
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
 ONE = [TraceNode("n", 8000, 8192, 1, 10, "T4")]
@@ -94,7 +94,7 @@ def test_few_neighbours_shorten_training_where_cards_are_idle() -> None:
     assert (alone["interference"], alone["neighbours"]) == (TRAINING, 1)
     heads = [measure.head for measure in measures_of([packed])]
     assert {"SLOWDOWN", "DONE share"} <= {*heads}
-    assert len(legend(measures_of([packed]), Scale(40, 4))) == len(heads)
+    assert len(legend(measures_of([packed]), 40, 4)) == len(heads)
 
 
 def test_services_leave_at_the_same_times_with_and_without_interference() -> None:

@@ -11,6 +11,7 @@ import yaml
 from gpushare.cli.main import main
 from gpushare.core.trial_lead import lead_text
 from gpushare.sim.main import main as simulator
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -216,12 +217,9 @@ def test_a_run_that_would_not_end_is_refused(
 
 
 def test_what_a_live_cluster_leaves_out_is_said(capsys: Capsys) -> None:
-    node = {"name": "n", "cpu_milli": 8000, "memory_mib": 8000, "gpu": 2, "units": 16}
-    pods = [
-        {"name": f"p{units}", "cpu_milli": 100, "memory_mib": 1, "gpu": 1, "units": units}
-        for units in (3, 5, 8)
-    ]
-    listing = {"nodes": [node], "pods": pods, "notes": ["node x is left out: it is closed"]}
+    node = TraceNode("n", 8000, 8000, 2, 16, "")
+    pods = [TracePod(f"p{units}", 100, 1, 1, units, (), None, None, None) for units in (3, 5, 8)]
+    listing = [node], pods, ["node x is left out: it is closed"]
     words = ["inflation", "--from-cluster", "--policy", "fgd", "--seeds", "42"]
     assert simulator(words, lambda *_: listing) == 0
     output = capsys.readouterr()
@@ -278,8 +276,7 @@ def test_devices_of_a_node_may_differ(small: list[str], tmp_path: Path, capsys: 
 def test_the_nodes_of_a_live_cluster_take_the_pods_of_a_file(
     small: list[str], capsys: Capsys
 ) -> None:
-    node = {"name": "n", "cpu_milli": 64000, "memory_mib": 80000, "gpu": 4, "units": 16}
-    listing = {"nodes": [node], "pods": [], "notes": []}
+    listing = [TraceNode("n", 64000, 80000, 4, 16, "")], list[TracePod](), list[str]()
     words = ["inflation", "--from-cluster", *small[2:], "--policy", "fgd", "--seeds", "42"]
     assert simulator(words, lambda *_: listing) == 0
     output = capsys.readouterr()

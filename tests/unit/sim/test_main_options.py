@@ -2,15 +2,15 @@
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.sim.inputs import read_inputs, shipped
-from gpushare.sim.options import read_options
-from gpushare.sim.parameters import Parameters
-from gpushare.trace.nodes_and_pods import TraceError, read_pods
+from gpushare.sim.options import Parameters, read_options
+from gpushare.trace.nodes_and_pods import TraceError, TraceNode, TracePod, read_pods
 
 NINE = "cpu050 cpu250 default gpushare100 gpushare40 gpuspec10 gpuspec33 multigpu20 multigpu50"
 
@@ -140,14 +140,18 @@ def test_devices_of_different_sizes_cannot_be_counted_anew(tmp_path: Path) -> No
         read_inputs(read(f"inflation --nodes {nodes} --pods {pods} --devices units:16"), None)
 
 
-def test_a_live_cluster_comes_as_rows() -> None:
+NODE = TraceNode("n", 1, 1, 2, 16, "T4")
+PLAIN = TracePod("a/p", 1, 1, 0, 0, (), None, None, None)
+
+
+def test_a_live_cluster_comes_as_nodes_and_pods() -> None:
     arguments = []
 
-    def listing(flags: Mapping[str, object], *words: str) -> dict[str, object]:
+    def listing(
+        flags: Mapping[str, object], *words: str
+    ) -> tuple[list[TraceNode], list[TracePod], list[str]]:
         arguments.append((flags["context"], flags["as"], *words))
-        node = {"name": "n", "cpu_milli": 1, "memory_mib": 1, "gpu": 2, "units": 16, "model": "T4"}
-        pod = {"name": "a/p", "cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 4}
-        return {"nodes": [node], "pods": [pod], "notes": ["node x is left out"]}
+        return [NODE], [replace(PLAIN, devices=1, units=4)], ["node x is left out"]
 
     inputs = read_inputs(read("inflation --from-cluster --context prod --as jane"), listing)
     assert arguments == [(["prod"], ["jane"], "aliyun.com/gpu-mem", "")]
@@ -156,28 +160,15 @@ def test_a_live_cluster_comes_as_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("notes", "says"),
+    ("nodes", "notes", "says"),
     [
-        ([], "^the cluster has no nodes to simulate$"),
-        (["node a is left out: why"] * 4, "^the cluster has no nodes.*(; node a [^;]*why){3}$"),
+        ([], [], "^the cluster has no nodes to simulate$"),
+        ([], ["node a is left out: why"] * 4, "^the cluster has no nodes.*(; node a [^;]*why){3}$"),
+        ([NODE], ["a pod is left out"], "no pods with GPU to simulate; a pod is left out$"),
     ],
 )
-def test_of_an_empty_cluster_it_is_told_what_was_left_out(notes: list[str], says: str) -> None:
+def test_of_an_empty_cluster_it_is_told_what_was_left_out(
+    nodes: list[TraceNode], notes: list[str], says: str
+) -> None:
     with pytest.raises(TraceError, match=says):
-        read_inputs(
-            read("inflation --from-cluster"), lambda *_: {"nodes": [], "pods": [], "notes": notes}
-        )
-
-
-def test_where_all_that_has_a_gpu_is_left_out_it_is_told_why() -> None:
-    node: dict[str, object] = {"name": "n", "cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 16}
-    plain: dict[str, object] = {"name": "p", "cpu_milli": 1, "memory_mib": 1, "gpu": 0, "units": 0}
-    pod = plain | {"name": "q", "gpu": 1, "units": 4}
-    noted = "a pod is left out: why"
-    for nodes, pods, notes, says in (
-        ([node], [plain], [noted], f"^the cluster: no pod asks for a GPU; {noted}$"),
-        ([node | {"units": 0}], [pod], [], "^the cluster: no node has a GPU; n is left out: "),
-    ):
-        rows = {"nodes": nodes, "pods": pods, "notes": notes}
-        with pytest.raises(TraceError, match=says):
-            read_inputs(read("inflation --from-cluster"), lambda *_, rows=rows: rows)
+        read_inputs(read("inflation --from-cluster"), lambda *_: (nodes, [PLAIN], notes))

@@ -5,7 +5,6 @@ import pytest
 from gpushare.sim.report import (
     Measure,
     Record,
-    Scale,
     allocated_at,
     choice_sentences,
     headline,
@@ -67,14 +66,14 @@ def test_a_cluster_that_fills_is_judged_at_the_load_that_is_asked_for() -> None:
 
 def test_each_column_has_a_line_in_units_and_in_devices() -> None:
     waits = {"policy": "a", "seed": 1, "alloc": 90.0, "waiting": 0.5, "wait_mean": {"8": 0.2}}
-    lines = legend(measures_of([waits]), Scale(4224, 64))
+    lines = legend(measures_of([waits]), 4224, 64)
     assert [line.split("  ")[0] for line in lines] == ["ALLOC", "WAITING", "WAIT 8"]
     assert lines[0].endswith(
         "of 4224 units on 64 devices, the % in use, in the mean of time;"
         " 1 point is 42.24 units, 0.64 devices"
     )
     some = {"policy": "a", "seed": 1, "alloc": 1.0, "blocked_gpu": 1.0, "blocked_pods": 1.0}
-    assert len(legend(measures_of([some]), Scale(1, 1))) == 3
+    assert len(legend(measures_of([some]), 1, 1)) == 3
 
 
 def _chose(policy: str, lead: float = 1.5, since: int = 0, second: str = "b") -> Record:

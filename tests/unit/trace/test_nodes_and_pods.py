@@ -13,9 +13,6 @@ from gpushare.trace.nodes_and_pods import (
     TraceError,
     TraceNode,
     TracePod,
-    nodes_of,
-    of_items,
-    pods_of,
     read_nodes,
     read_pods,
     request_of,
@@ -92,13 +89,6 @@ def test_json_says_the_same_as_csv(tmp_path: Path) -> None:
     )
     (pod,) = read_pods(file(tmp_path, text, "pods.json"))
     assert pod == TracePod("p", 500, 1, 1, 4, ("A10", "T4"), 1.5, None, None)
-
-
-def test_rows_need_no_file() -> None:
-    items = [{"name": "n", "cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 16, "model": ""}]
-    assert nodes_of(of_items("nodes", items), "nodes")[0].capacity == 16
-    pod = {"name": "p", "cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 16}
-    assert pods_of(of_items("pods", [pod]), "pods")[0].units == 16
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".xz", lzma.compress), (".gz", gzip.compress)])

@@ -19,10 +19,10 @@ from gpushare.wire.annotations import (
     Names,
     device_uuids,
     distinct,
-    encode,
     placement,
     strict_number,
 )
+from gpushare.wire.binding import encode
 from gpushare.wire.given_annotation import write_given
 from gpushare.wire.objects import Metadata, Pod
 from gpushare.wire.pods import lacks_room

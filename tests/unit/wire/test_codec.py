@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
-from gpushare.wire.codec import BOUND, decode_with
+from gpushare.wire.binding import check_bound
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
 
 GOOD = {"metadata": {"name": "a", "namespace": "ns", "uid": "u1", "resourceVersion": "7"}}
@@ -177,13 +177,13 @@ def test_another_object_is_no_answer(change: dict[str, Any], text: str) -> None:
 
 def test_a_status_of_success_alone_says_that_a_binding_was_taken() -> None:
     good = {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
-    decode_with(BOUND, json.dumps(good).encode(), "answer to a Binding")
+    check_bound(json.dumps(good).encode())
     odd: list[bytes] = [b"", b"<html>", b"null", b"{}", json.dumps(ANSWERED).encode()]
     odd += [json.dumps(good | {"status": "Failure"}).encode()]
     odd += [json.dumps(good | {"kind": "Binding"}).encode()]
     for answer in odd:
         with pytest.raises(MessageError, match="answer to a Binding"):
-            decode_with(BOUND, answer, "answer to a Binding")
+            check_bound(answer)
 
 
 def test_an_odd_object_is_named_whatever_else_of_its_metadata_is_odd() -> None:

@@ -3,7 +3,7 @@
 import json
 
 from gpushare.core.model import PodRef
-from gpushare.wire.codec import binding
+from gpushare.wire.binding import encode_binding
 from gpushare.wire.objects import CONFIG_MAPS, PODS
 
 
@@ -25,7 +25,7 @@ def test_config_maps_carry_their_data() -> None:
 
 
 def test_the_binding_carries_uid_and_annotations() -> None:
-    annotations = json.loads(binding(PodRef("team", "pod", "u-1"), "node-a", {"K": "v"}))
+    annotations = json.loads(encode_binding(PodRef("team", "pod", "u-1"), "node-a", {"K": "v"}))
     assert annotations == {
         "apiVersion": "v1",
         "kind": "Binding",

@@ -91,12 +91,10 @@ class Documents:
         self._gate = resources.gate
         self._unit = unit
         self._not_ready = not_ready
-        self._parts = [
-            _KeptPart(resource, unit, last_hour, called, mistaken_pods, shadow=shadow)
-            for resource in resources
-        ]
+        told = unit, last_hour, called, mistaken_pods
+        self._parts = [_KeptPart(resource, *told, shadow=shadow) for resource in resources]
         if claims is not None:
-            self._parts.append(_ClaimsPart(claims, unit, last_hour, called, mistaken_pods))
+            self._parts.append(_ClaimsPart(claims.source, *told, claims=claims))
         self._since = last_hour.since
         self._making = threading.Lock()
         self._key: object = None
@@ -141,10 +139,7 @@ class ExplanationCache:
         """Whether all sentences are of the last snapshot."""
 
     def about(
-        self,
-        questions: Iterable[_Question],
-        explain: Callable[[_Question], str],
-        version: Version,
+        self, questions: Iterable[_Question], explain: Callable[[_Question], str], version: Version
     ) -> Mapping[Hashable, str]:
         """Return the sentences; a question before its first turn has none.
 
@@ -311,32 +306,27 @@ class _KeptPart:
             yield text
 
 
+@dataclass(eq=False)
 class _ClaimsPart(_KeptPart):
     """The part about the devices of the driver: claims hold memory, and pods with claims wait."""
 
-    more = MappingProxyType({"holder": "claim"})
+    more: ClassVar[Mapping[str, str]] = MappingProxyType({"holder": "claim"})
+    _: KW_ONLY
+    claims: ClaimsView
 
-    def __init__(
-        self,
-        claims: ClaimsView,
-        unit: str,
-        last_hour: LastHour,
-        called: Callable[[str], bool],
-        mistaken_pods: MistakenPods,
-    ) -> None:
-        super().__init__(claims.source, unit, last_hour, called, mistaken_pods)
-        self._claims = claims
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._readings: tuple[Version, Readings] = _NEVER, {}
 
     def version(self) -> object:
         """Return a value that differs whenever the text does."""
-        return super().version(), self._claims.books.version, self._claims.waiting.version
+        return super().version(), self.claims.books.version, self.claims.waiting.version
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         del books
-        by_class = self._claims.books.resources.keys()
-        pods = [pod for pod in self._claims.waiting.all().values() if pod.asks_by_claims(by_class)]
-        version = self._claims.books.version, self.resource.filters.states.version
+        by_class = self.claims.books.resources.keys()
+        pods = [pod for pod in self.claims.waiting.all().values() if pod.asks_by_claims(by_class)]
+        version = self.claims.books.version, self.resource.filters.states.version
         if self._readings[0] != version:
             self._readings = version, {}
         questions = [pod.needs for pod in in_turns(pods, lambda pod: pod.ref.namespace)]
@@ -355,7 +345,7 @@ class _ClaimsPart(_KeptPart):
     def _why_pending(self, needs: bytes) -> str:
         if not needs:
             return _TOO_LARGE
-        claims, (_, readings) = self._claims, self._readings
+        claims, (_, readings) = self.claims, self._readings
         books, filters, pod = claims.books, claims.source.filters, PODS.decode(needs)
         explained = explain_claims(
             pod, books, filters, claims.matches, self.unit, readings=readings
@@ -461,20 +451,23 @@ def node_document(
             pods[device] += 1
     unplaced_pods = [entry for entry in ordered if not _shares(entry, spec)]
     unplaced = sum(entry.units(spec.capacity) for entry in unplaced_pods)
-    devices = [
-        _device(
-            spec,
-            index,
-            allocated[index],
-            max(spec.capacity[index] - used[index], 0)
-            if spec.healthy[index]
-            and availability.takes_pods
-            and pods[index] + len(unplaced_pods) < spec.max_sharers
-            else 0,
-            typical,
+    devices: list[dict[str, Any]] = []
+    for index, total in enumerate(spec.capacity):
+        has_place = pods[index] + len(unplaced_pods) < spec.max_sharers
+        is_open = spec.healthy[index] and availability.takes_pods and has_place
+        free = max(total - used[index], 0) if is_open else 0
+        devices.append(
+            {
+                "index": index,
+                "uuid": (spec.uuids[index] or None) if spec.uuids else None,
+                "model": (spec.models[index] or None) if spec.models else None,
+                "healthy": spec.healthy[index],
+                "total": total,
+                "allocated": allocated[index],
+                "free": free,
+                "stranded": stranded_units(free, typical),
+            }
         )
-        for index in range(len(spec.capacity))
-    ]
     limits = memory_limits(ordered, used, spec.capacity)
     for device_object, units in zip(devices, limits, strict=bool(limits)):
         device_object["limits"] = units
@@ -503,19 +496,6 @@ def node_document(
         **stranded_by,
         "devices": devices,
         "pods": [_pod(entry, spec, [amount for amount, _ in percents_used]) for entry in ordered],
-    }
-
-
-def _device(spec: NodeSpec, index: int, allocated: int, free: int, typical: int) -> dict[str, Any]:
-    return {
-        "index": index,
-        "uuid": (spec.uuids[index] or None) if spec.uuids else None,
-        "model": (spec.models[index] or None) if spec.models else None,
-        "healthy": spec.healthy[index],
-        "total": spec.capacity[index],
-        "allocated": allocated,
-        "free": free,
-        "stranded": stranded_units(free, typical),
     }
 
 

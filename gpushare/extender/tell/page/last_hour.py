@@ -42,10 +42,8 @@ class LastHour:
         """Return pods and units, allocated and refused, of that resource."""
         with self._lock:
             kinds = {"allocated": self._allocated, "refused": self._refused}
-            begin = self._clock() - _HOUR
             for pods in kinds.values():
-                while pods and next(iter(pods.values()))[0] < begin:
-                    del pods[next(iter(pods))]
+                _forget_old(pods, self._clock())
             units_of = {
                 kind: [units for (of, _), (_, units) in pods.items() if of == resource]
                 for kind, pods in kinds.items()
@@ -54,6 +52,14 @@ class LastHour:
 
     def _note(self, pods: _Pods, pod: tuple[str, str], units: int) -> None:
         with self._lock:
-            pods.setdefault(pod, (self._clock(), units))
+            now = self._clock()
+            # Nobody may look at the page for days.
+            _forget_old(pods, now)
+            pods.setdefault(pod, (now, units))
             if len(pods) > _MOST:
                 del pods[next(iter(pods))]
+
+
+def _forget_old(pods: _Pods, now: float) -> None:
+    while pods and next(iter(pods.values()))[0] < now - _HOUR:
+        del pods[next(iter(pods))]

@@ -41,7 +41,7 @@ from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
 from gpushare.logline import Line
-from gpushare.wire.codec import BOUND, binding, decode_with
+from gpushare.wire.binding import check_bound, encode_binding
 from gpushare.wire.extender import decode_bind, encode_bind
 from gpushare.wire.groups import NO_GROUP, Group
 from gpushare.wire.objects import PODS, Pod
@@ -313,7 +313,7 @@ class Binder:
 
     def _write(self, step: WriteBinding, timeout: float, deadline: float) -> ApiError | None:
         ref = step.ref
-        body = binding(ref, step.node, step.annotations)
+        body = encode_binding(ref, step.node, step.annotations)
         # kube-apiserver stops its work after this time too (the query `timeout` of any request).
         # Otherwise kube-apiserver could work for a minute, and the next leader would have to wait.
         query = {"timeout": f"{timeout:.3f}s"}
@@ -329,7 +329,7 @@ class Binder:
                 timeout=timeout,
                 not_after=deadline,
             )
-            decode_with(BOUND, answer, "answer to a Binding")
+            check_bound(answer)
         except ApiError as error:
             if isinstance(error, ApiConflict):
                 with self._lock:

@@ -144,14 +144,7 @@ def charge_wrongly(
     ref = PodRef("team", name, f"uid-{name}")
     placement = ((0, units),) if node == NODE else None
     ledger._store.put(  # noqa: SLF001 -- as above
-        ref.uid,
-        Entry(
-            ref,
-            Request(request or units, 1),
-            node,
-            placement,
-            cover=Cover(placement),
-        ),
+        ref.uid, Entry(ref, Request(request or units, 1), node, placement, cover=Cover(placement))
     )
 
 
@@ -458,9 +451,7 @@ def test_what_the_watch_shows_late_is_no_finding(office: Office) -> None:
     assert office.told == []
 
 
-def test_what_the_watch_shows_while_an_audit_begins_is_no_finding(
-    office: Office,
-) -> None:
+def test_what_the_watch_shows_while_an_audit_begins_is_no_finding(office: Office) -> None:
     office.bind("late", 2, 0)
     office.api.version = 20
     office.audit()
@@ -561,10 +552,7 @@ def test_what_is_healed_is_told_though_the_api_server_is_away_after_it(
         with suppress(ApiError):
             office.audit()
     assert office.free() == right
-    assert sorted(office.told) == [
-        ("charged although it is gone", False),
-        ("not charged", True),
-    ]
+    assert sorted(office.told) == [("charged although it is gone", False), ("not charged", True)]
 
 
 @pytest.mark.parametrize(

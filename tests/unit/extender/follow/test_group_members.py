@@ -7,13 +7,7 @@ import pytest
 
 from gpushare.core.model import PodRef, Request
 from gpushare.core.selectors import Demands
-from gpushare.extender.follow.group_members import (
-    MOST_KINDS,
-    GroupMembers,
-    Member,
-    Need,
-    kind_of,
-)
+from gpushare.extender.follow.group_members import MOST_KINDS, GroupMembers, Member, Need, kind_of
 
 WORKER, HEAD = Request(10, 1), Request(16, 2)
 G = "podgroup team/g"

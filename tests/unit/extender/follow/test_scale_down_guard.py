@@ -22,12 +22,7 @@ from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHa
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import NODES
-from gpushare.wire.scale_down import (
-    KEYS,
-    OURS,
-    Mark,
-    mark_of,
-)
+from gpushare.wire.scale_down import KEYS, OURS, Mark, mark_of
 from tests.unit.extender.kit import (
     NO_RIGHT,
     managed_resources,
@@ -457,12 +452,7 @@ def test_the_thread_goes_on_after_a_failure_and_ends() -> None:
         return ""
 
     broken = ScaleDownGuard(
-        world,
-        world.resources,
-        world.marks,
-        world.running,
-        not_ready=not_ready,
-        event=Event,
+        world, world.resources, world.marks, world.running, not_ready=not_ready, event=Event
     )
     broken.loop.run()
     assert waits == [5.0, 5.0, 5.0, 60.0, 60.0]
@@ -482,13 +472,7 @@ def test_judging_takes_two_percent_of_the_time_at_most() -> None:
         return now[0]
 
     guard = ScaleDownGuard(
-        world,
-        world.resources,
-        world.marks,
-        world.running,
-        not_ready=str,
-        clock=clock,
-        event=Event,
+        world, world.resources, world.marks, world.running, not_ready=str, clock=clock, event=Event
     )
     guard.round()
     assert waits

@@ -16,7 +16,8 @@ from gpushare.extender.follow.watch_handlers import (
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.verbs.bind.transaction import BindTransaction, ReadPod
 from gpushare.ledger import BINDING_LIFETIME, Changes, LearnedPod, Ledger
-from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.binding import encode
 from gpushare.wire.codec import Codec, Decoded, WatchEvent
 from gpushare.wire.inventory import Inventory, decode_inventory
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Pod

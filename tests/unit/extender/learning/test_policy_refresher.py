@@ -204,7 +204,7 @@ def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
     learning.refresh()
     new = managed.ranking(SHARE)
     assert new is not old
-    assert new.recent_kinds == tuple(request.kind for request in kinds)
+    assert new.recent_requests == tuple(kinds)
     assert new.neighbours == 3
 
 

@@ -220,15 +220,13 @@ def test_policies_made_anew_rank_under_the_winner_name_too(
 
 
 def test_the_winner_knows_the_kinds_that_were_asked_for(
-    learning: PolicyRefresher,
-    managed: ManagedResource,
-    clock: Clock,
+    learning: PolicyRefresher, managed: ManagedResource, clock: Clock
 ) -> None:
     managed.ranking(SHARE).scores(managed.ledger.snapshot(), SHARE)
     create(learning, managed, FEWEST_SEEN, clock)
     learning.refresh()
     assert managed.ranking_policy == "binpack"
-    assert managed.ranking(SHARE).recent_kinds == (SHARE.kind,)
+    assert managed.ranking(SHARE).recent_requests == (SHARE,)
 
 
 def test_a_trial_that_fails_changes_nothing_and_is_told_once(

@@ -27,15 +27,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.groups import Group, group_of
 from gpushare.wire.pods import claimant
-from tests.support.claim_values import (
-    DRIVER,
-    GIB,
-    allocated,
-    device,
-    holding,
-    open_claim,
-    slice_of,
-)
+from tests.support.claim_values import DRIVER, GIB, allocated, device, holding, open_claim, slice_of
 from tests.support.documents import check
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll

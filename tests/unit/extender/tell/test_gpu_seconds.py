@@ -34,10 +34,7 @@ class Counted:
     def restart(self) -> None:
         """Begin with the counters of another process, and the same books."""
         self.counters = GpuSeconds(
-            self.resources,
-            self.detail,
-            lambda: self.earlier_end,
-            clock=lambda: self.now,
+            self.resources, self.detail, lambda: self.earlier_end, clock=lambda: self.now
         )
 
     @property

@@ -86,14 +86,7 @@ def test_pods_are_counted_by_state_and_never_named(
     metrics: Metrics, resources: ManagedResources
 ) -> None:
     result = samples(metrics)
-    expected = {
-        "assumed": 2,
-        "in_doubt": 1,
-        "bound": 1,
-        "unplaced": 1,
-        "plain": 1,
-        "waiting": 1,
-    }
+    expected = {"assumed": 2, "in_doubt": 1, "bound": 1, "unplaced": 1, "plain": 1, "waiting": 1}
     for state, count in expected.items():
         assert of(result, "pods", resource=GPU, state=state) == count
     for kind in ("placement_edited", "bound_by_another", "binding_lost"):

@@ -14,15 +14,7 @@ from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.wire.codec import Codec
 from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.objects import PODS
-from tests.support.claim_values import (
-    DRIVER,
-    GIB,
-    allocated,
-    device,
-    holding,
-    open_claim,
-    slice_of,
-)
+from tests.support.claim_values import DRIVER, GIB, allocated, device, holding, open_claim, slice_of
 from tests.support.waiting import poll
 from tests.unit.extender.follow.test_watch_handlers import event, page
 from tests.unit.extender.kit import pod_json

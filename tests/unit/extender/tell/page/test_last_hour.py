@@ -42,6 +42,16 @@ def test_what_is_older_than_an_hour_counts_no_more() -> None:
     assert hour.figures(MEM)["allocated"] == {"pods": 1, "units": 2}
 
 
+def test_nothing_older_is_kept_while_nobody_looks() -> None:
+    clock = Clock()
+    hour = LastHour(clock)
+    for number in range(100):
+        clock.now = number * 60.0
+        hour.allocated(MEM, str(number), 1)
+    clock.now = 0.0  # so that no figure is old
+    assert hour.figures(MEM)["allocated"] == {"pods": 61, "units": 61}
+
+
 def test_of_very_many_pods_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(last_hour, "_MOST", 3)
     hour = LastHour(Clock())

@@ -19,7 +19,8 @@ from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.transaction import BUDGET, BindResult
 from gpushare.kube.client import connect
 from gpushare.ledger import BINDING_LIFETIME, LANDED_GRACE, Ledger
-from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.binding import encode
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, managed_resources, pod_json

@@ -23,7 +23,8 @@ from gpushare.extender.verbs.bind.transaction import (
     WriteBinding,
 )
 from gpushare.ledger import BINDING_LIFETIME, LANDED_GRACE, Ledger
-from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.binding import encode
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
