@@ -285,14 +285,13 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
 
 def _containers(items: object) -> list[_ContainerFacts]:
     """Return the containers of a list in the pod's spec."""
-    return [
-        _ContainerFacts(
-            _ResourceFacts(*(_quantities(resources.get(key)) for key in ("limits", "requests"))),
-            container.get("restartPolicy"),
-        )
-        for container in map(mapping, elements(items))
-        for resources in [mapping(container.get("resources"))]
-    ]
+    containers = []
+    for container in map(mapping, elements(items)):
+        resources = mapping(container.get("resources"))
+        limits, requests = (_quantities(resources.get(key)) for key in ("limits", "requests"))
+        amounts = _ResourceFacts(limits, requests)
+        containers.append(_ContainerFacts(amounts, container.get("restartPolicy")))
+    return containers
 
 
 def _quantities(amounts: object) -> dict[str, Quantity]:
