@@ -19,9 +19,8 @@ from gpushare.core.claims.model import ClaimRequest, PodClaims, Slice
 from gpushare.core.node_filters import NodeStates
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.explain.claim_books import ClaimBooks
-from gpushare.explain.claim_cards import MEMORY, ClaimCard
 from gpushare.explain.claim_pods import memory_parts
-from gpushare.explain.claim_records import ClaimRecord, claim_record
+from gpushare.explain.claim_records import MEMORY, ClaimCard, ClaimRecord, claim_record
 from gpushare.explain.claims import explain_claim
 from gpushare.explain.document import claim_document
 from gpushare.explain.placer import PodBatch

@@ -8,7 +8,6 @@ Tested in `tests/unit/doctor/test_parts.py` and `tests/unit/doctor/test_claims.p
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from gpushare.core.model import NodeSpec, Reason, Request
@@ -22,7 +21,7 @@ from gpushare.wire.inventory import MAX_SHARERS, UNHEALTHY_KEY, decode_inventory
 from gpushare.wire.kueue import CONTROLLER
 from gpushare.wire.near_misses import nearest
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import NODES, PODS
+from gpushare.wire.objects import NODES, PODS, seconds_of
 from gpushare.wire.placeholders import HOSTNAME, SCHEDULER
 from gpushare.wire.pods import observe_pod
 from gpushare.wire.quantity import to_units
@@ -201,7 +200,7 @@ def _plugin_pod(pod: Fields, now: float) -> facts.PluginPod:
         str(mapping(mapping(container.get("state")).get("waiting")).get("reason") or "")
         for container in mappings(status.get("containerStatuses"))
     ]
-    created = seconds(mapping(pod.get("metadata")).get("creationTimestamp"))
+    created = seconds_of(str(mapping(pod.get("metadata")).get("creationTimestamp")))
     return facts.PluginPod(
         name=name_of(pod),
         node=str(spec.get("nodeName") or ""),
@@ -237,7 +236,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.ListedPod
     if observed and not observed.request.devices:
         return ()
     notes = mapping(metadata.get("annotations"))
-    created = seconds(metadata.get("creationTimestamp"))
+    created = seconds_of(str(metadata.get("creationTimestamp")))
     listed = facts.ListedPod(
         name=name_of(pod),
         node=str(spec.get("nodeName") or ""),
@@ -246,7 +245,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.ListedPod
         gated=bool(spec.get("schedulingGates")),
         reason=None if is_bound or not condition else str(condition.get("reason") or ""),
         message="" if is_bound else str(condition.get("message") or ""),
-        bound_at=seconds(condition.get("lastTransitionTime")) if is_bound else 0.0,
+        bound_at=seconds_of(str(condition.get("lastTransitionTime"))) if is_bound else 0.0,
         broken=broken,
         placement=observed.placement if observed else None,
         uuids=observed.uuids if observed else (),
@@ -310,8 +309,8 @@ def read_lease(lease: Fields) -> facts.ListedLease:
         namespace=str(mapping(lease.get("metadata")).get("namespace")),
         holder=str(spec.get("holderIdentity") or ""),
         duration=float(duration) if isinstance(duration, int) else 0.0,
-        renewed=seconds(spec.get("renewTime")),
-        acquired=seconds(spec.get("acquireTime")),
+        renewed=seconds_of(str(spec.get("renewTime"))),
+        acquired=seconds_of(str(spec.get("acquireTime"))),
     )
 
 
@@ -330,14 +329,6 @@ def read_closed(config_map: Fields, names: Names) -> facts.UnhealthyConfigMap | 
         return facts.UnhealthyConfigMap(node, decode_unhealthy(data))
     except AnnotationError as error:
         return facts.UnhealthyConfigMap(node, broken=str(error))
-
-
-def seconds(stamp: object) -> float:
-    """Return an RFC 3339 timestamp in seconds since the epoch; 0 for any other value."""
-    try:
-        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else 0.0
-    except ValueError:
-        return 0.0
 
 
 def mapping(value: object) -> Fields:

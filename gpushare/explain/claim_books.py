@@ -31,8 +31,14 @@ from gpushare.core.claims.pools import gather_pools
 from gpushare.core.model import NodeSpec, ObservedPod, Request
 from gpushare.core.pairing import Pairing
 from gpushare.errors import MessageError
-from gpushare.explain.claim_cards import ClaimCard, cards_of, memory_units
-from gpushare.explain.claim_records import ClaimRecord, PodRequests, claim_names
+from gpushare.explain.claim_records import (
+    ClaimCard,
+    ClaimRecord,
+    PodRequests,
+    cards_of,
+    claim_names,
+    memory_units,
+)
 from gpushare.ledger import Ledger
 from gpushare.wire.dra.requests import classes_by_resource, extended_request
 from gpushare.wire.objects import Pod, PodSpec

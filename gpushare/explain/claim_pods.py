@@ -14,7 +14,7 @@ from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.node_filters import PODS
 from gpushare.core.selectors import NO_DEMANDS, Demands, NodeSelectorTerm, Requirement
 from gpushare.errors import MessageError
-from gpushare.explain.claim_cards import memory_units
+from gpushare.explain.claim_records import memory_units
 from gpushare.explain.placer import PodBatch
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of

@@ -23,7 +23,7 @@ from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, NodePool, size_class, workload_of_trace
 from gpushare.sim.flow import Arrivals, Flow, Record
 from gpushare.sim.interference import Interference
-from gpushare.sim.parameters import LEARNED, TRAINING, Defrag, Parameters
+from gpushare.sim.options import LEARNED, TRAINING, Defrag, Parameters
 from gpushare.sim.report import allocated_at
 from gpushare.sim.reservations import Reservations
 from gpushare.sim.scorers import SIMULATED, LearningScorer, chosen, learns

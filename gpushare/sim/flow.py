@@ -31,7 +31,7 @@ from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.snapshot import Floats, Ints, units_stranded_by
 from gpushare.sim.engine import SHARE, Cluster, NodePool, size_class
 from gpushare.sim.interference import Interference
-from gpushare.sim.parameters import Defrag
+from gpushare.sim.options import Defrag
 from gpushare.sim.reservations import Reservations
 from gpushare.sim.scorers import LearningScorer
 

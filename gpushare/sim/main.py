@@ -22,8 +22,7 @@ from gpushare.core.policy import policy_names
 from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.sim import experiments, report
 from gpushare.sim.inputs import Inputs, Listing, read_inputs
-from gpushare.sim.options import SMALL, read_options
-from gpushare.sim.parameters import Parameters
+from gpushare.sim.options import SMALL, Parameters, read_options
 from gpushare.sim.report import Measure, Record, choice_sentences, headline, legend, verdicts
 from gpushare.sim.runner import run_all
 from gpushare.sim.scorers import SIMULATED

@@ -1,6 +1,7 @@
-"""The command line of `gpushare simulate` as options.
+"""The command line of `gpushare simulate` as options, and the parameters of experiments.
 
-Defines the flags, values and help, and checks combinations; opens no file.
+Defines the flags, values and help, and checks combinations; opens no file. The help of the command
+imports this module, so it imports little.
 
 Tested in `tests/unit/sim/test_main_options.py`.
 """
@@ -10,13 +11,66 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
 from gpushare.commandline import Parser, add_connection, add_unit
 from gpushare.errors import SettingsError
-from gpushare.sim.parameters import KNOWN, LEARNED, SERVICES, TRAINING, Defrag, Parameters
+
+KNOWN, LEARNED = "known", "learned"
+"""The pods that a policy is made for: all pods of the file, or the pods that have come so far."""
+
+TRAINING, SERVICES = "training", "services"
+"""The kinds of interference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defrag:
+    """When and how many pods are moved."""
+
+    k: int = 3
+    """Upper bound of the moves for one waiting pod."""
+    every: int = 20
+    """Departures from one search for moves to the next."""
+
+    def __str__(self) -> str:
+        """Return the words of the command line."""
+        return f"k={self.k},every={self.every}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of an experiment."""
+
+    load: float = 1.0
+    """GPU that would be held on average if no pod were refused, as a share of the capacity."""
+    life: float = 6.0
+    """Duration in mean lifetimes."""
+    warmup: float = 2.0
+    """Begin of the measurement in mean lifetimes."""
+    wait: bool = False
+    """Whether pods that fit nowhere wait, first come first served, instead of being lost."""
+    speed: float = 1.0
+    """Factor of the rate of arrivals in a replay, compared with the file."""
+    workload: str = LEARNED
+    """LEARNED: the policy learns from the pods that come, as in the extender. KNOWN: the policy is
+    made for all pods of the file."""
+    interference: str = ""
+    """TRAINING: pods that share a device slow each other down, and stay longer. SERVICES: they are
+    slowed down, and stay as long. "": pods do not slow each other down."""
+    neighbours: int = 0
+    """The limit of neighbours, as --neighbours of the extender; 0: none."""
+    reserve_after: float = 0.0
+    """The time that a pod waits before a node is reserved for it, in mean lifetimes, in a replay in
+    seconds; 0: never."""
+    pool: bool = False
+    """Whether nodes join when a pod fits on no other one, and leave when they are empty."""
+    picture: bool = False
+    """Whether the record has the used units of each device at the end."""
+    defrag: Defrag | None = None
+    """How pods are moved for waiting pods; None: no moves."""
+
 
 FORMATS = ("table", "json", "yaml")
 POLICIES = "device-bestfit,fgd,shadow-price"
@@ -26,7 +80,6 @@ SMALL = 200
 _MAX_SEEDS = 1000
 _MAX_UNITS = 1_000_000
 _MAX_MOVES = 8
-_MAX_NEIGHBOURS = 100
 _MAX_DEPARTURES = 100_000
 
 _OF_SOME = ("warmup", "life", "defrag", "interference", "wait", "reserve_after", "pool")
@@ -158,10 +211,16 @@ def _add_common(verb: Parser) -> None:
     value("--seeds", "42-51", text, (), type=seeds)
     text = "as --neighbours of `gpushare serve`: other pods that the device of a pod has at most,"
     text += " while there is such a device with room (default: any number)"
-    value("--neighbours", "N", text, 0, type=_neighbours)
+    value("--neighbours", "N", text, 0, type=partial(_whole, 0, 100))
     value("--json", "OUT", "write all measures of each run", None, type=Path)
     value("-o --output", None, "(default: %(default)s)", "table", choices=FORMATS)
-    value("--jobs", "N", "runs at a time (default: one for each core)", cores, type=_count)
+    value(
+        "--jobs",
+        "N",
+        "runs at a time (default: one for each core)",
+        cores,
+        type=partial(_whole, 1, 1024),
+    )
 
 
 def seeds(text: str) -> tuple[int, ...]:
@@ -223,14 +282,7 @@ def number(above: float, limit: float, text: str) -> float:
     return value
 
 
-def _neighbours(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > _MAX_NEIGHBOURS:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number from 0 to {_MAX_NEIGHBOURS}")
+def _whole(least: int, most: int, text: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number from {least} to {most}")
     return int(text)
-
-
-def _count(text: str) -> int:
-    value = number(0, 1024, text)
-    if value != int(value):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number")
-    return int(value)

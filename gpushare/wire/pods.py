@@ -378,23 +378,19 @@ def claimant(pod: Pod, request: Request) -> Claimant:
     """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
     metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()
     owner = controller_of(pod) if metadata.owner_references else None
+    # Volumes and claims may have to be made after filter (PreBind).
+    waits = bool(spec.resource_claims) or any(
+        volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()
+    )
     return Claimant(
         ref=pod_ref(pod),
         request=request,
         priority=spec.priority or 0,
         group=group_of(pod),
-        waits=may_wait(pod),
+        waits=waits,
         owner=(owner and owner.uid) or "",
         created=seconds_of(metadata.creation_timestamp),
         deadline=most_seconds(spec) if spec.active_deadline_seconds else 0,
-    )
-
-
-def may_wait(pod: Pod) -> bool:
-    """Return whether volumes or claims of the pod may have to be made after filter (PreBind)."""
-    spec = pod.spec or PodSpec()
-    return bool(spec.resource_claims) or any(
-        volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()
     )
 
 

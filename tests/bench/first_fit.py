@@ -25,8 +25,7 @@ from dataclasses import dataclass
 
 from gpushare.sim.experiments import churn, inflation, node_order
 from gpushare.sim.inputs import read_shipped
-from gpushare.sim.options import seeds, words
-from gpushare.sim.parameters import Parameters
+from gpushare.sim.options import Parameters, seeds, words
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from gpushare.sim.scorers import FIRST_FIT

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gpushare.sim
 from gpushare.sim import experiments
-from gpushare.sim.parameters import KNOWN, Parameters
+from gpushare.sim.options import KNOWN, Parameters
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, read_nodes, read_pods
 
 DATA = Path(gpushare.sim.__file__).parent / "data" / "openb"

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpushare.sim import experiments
-from gpushare.sim.parameters import KNOWN, Parameters
+from gpushare.sim.options import KNOWN, Parameters
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from tests.bench.clusters import Drawn, drawn

@@ -31,8 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpushare.sim.experiments import churn, inflation, node_order
-from gpushare.sim.options import words
-from gpushare.sim.parameters import LEARNED, Parameters
+from gpushare.sim.options import LEARNED, Parameters, words
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers

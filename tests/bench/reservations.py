@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare.sim.experiments import churn
-from gpushare.sim.options import words
-from gpushare.sim.parameters import Parameters
+from gpushare.sim.options import Parameters, words
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod

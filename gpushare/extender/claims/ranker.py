@@ -25,9 +25,15 @@ from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
 from gpushare.core.snapshot import Floats, Snapshot
 from gpushare.explain.claim_books import ClaimBooks
-from gpushare.explain.claim_predictions import ClaimPredictions, Prediction, best_place
 from gpushare.explain.claim_records import ClaimRecord, PodRequests
-from gpushare.explain.claim_score import Part, parts_of, values_of
+from gpushare.explain.claim_score import (
+    ClaimPredictions,
+    Part,
+    Prediction,
+    best_place,
+    parts_of,
+    values_of,
+)
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.logline import Line
 from gpushare.wire.dra.selectors import Selectors

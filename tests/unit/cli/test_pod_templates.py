@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.cli.pod_templates import pod_templates
+from gpushare.cli.pod_specs import pod_templates
 from gpushare.errors import SettingsError
 
 Json = dict[str, Any]

@@ -19,9 +19,8 @@ from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policy import Policy, load_policy
 from gpushare.explain.claim_books import ClaimBooks
-from gpushare.explain.claim_cards import memory_units
 from gpushare.explain.claim_placer import ClaimPlacer
-from gpushare.explain.claim_records import ClaimRecord
+from gpushare.explain.claim_records import ClaimRecord, memory_units
 from gpushare.explain.claim_score import parts_of
 from gpushare.explain.claims import REASONS
 from gpushare.explain.placer import HostFilters, PodBatch

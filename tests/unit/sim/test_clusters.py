@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.sim.experiments import churn, inflation
-from gpushare.sim.parameters import Parameters
+from gpushare.sim.options import Parameters
 from gpushare.sim.report import Record
 from tests.bench import placement_family
 from tests.bench.clusters import CARDS, Drawn, drawn

@@ -11,7 +11,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import churn, inflation, node_order, replay
 from gpushare.sim.flow import Arrivals, Flow
-from gpushare.sim.parameters import Parameters
+from gpushare.sim.options import Parameters
 from gpushare.sim.report import allocated_at, measures_of
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS

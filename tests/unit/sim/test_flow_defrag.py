@@ -15,8 +15,7 @@ from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import churn
 from gpushare.sim.flow import Defragmenter, Running
 from gpushare.sim.main import main
-from gpushare.sim.options import moves, read_options
-from gpushare.sim.parameters import Defrag, Parameters
+from gpushare.sim.options import Defrag, Parameters, moves, read_options
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.small_clusters import still
 

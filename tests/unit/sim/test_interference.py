@@ -9,7 +9,7 @@ from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import churn
 from gpushare.sim.flow import Arrivals, Flow, Record
 from gpushare.sim.interference import Interference, speed
-from gpushare.sim.parameters import SERVICES, TRAINING, Parameters
+from gpushare.sim.options import SERVICES, TRAINING, Parameters
 from gpushare.sim.report import legend, measures_of
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 

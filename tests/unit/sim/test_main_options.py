@@ -9,8 +9,7 @@ import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.sim.inputs import read_inputs, shipped
-from gpushare.sim.options import read_options
-from gpushare.sim.parameters import Parameters
+from gpushare.sim.options import Parameters, read_options
 from gpushare.trace.nodes_and_pods import TraceError, TraceNode, TracePod, read_pods
 
 NINE = "cpu050 cpu250 default gpushare100 gpushare40 gpuspec10 gpuspec33 multigpu20 multigpu50"
@@ -71,7 +70,7 @@ def test_the_nine_traces_are_shipped() -> None:
         ("inflation --devices units:0", "neither milli nor like units:16"),
         ("inflation --devices 16", "neither milli nor like units:16"),
         ("inflation --jobs 0", "--jobs"),
-        ("inflation --jobs 1.5", "is no whole number"),
+        ("inflation --jobs 1.5", "is no number from 1 to 1024"),
         ("inflation -o xml", "invalid choice: 'xml'"),
         ("churn --life inf", "is no number above 0 and up to 1000"),
         ("churn --workload none", "invalid choice: 'none'"),

@@ -8,7 +8,7 @@ from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import churn, inflation
-from gpushare.sim.parameters import Parameters
+from gpushare.sim.options import Parameters
 from gpushare.sim.scorers import chosen
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 

@@ -9,8 +9,7 @@ from gpushare.errors import SettingsError
 from gpushare.sim.engine import Cluster, NodePool
 from gpushare.sim.experiments import churn
 from gpushare.sim.main import main
-from gpushare.sim.options import read_options
-from gpushare.sim.parameters import Parameters
+from gpushare.sim.options import Parameters, read_options
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.small_clusters import still
 

@@ -10,8 +10,7 @@ from gpushare.core.policies.binpack import Binpack
 from gpushare.errors import SettingsError
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import churn
-from gpushare.sim.options import read_options
-from gpushare.sim.parameters import Parameters
+from gpushare.sim.options import Parameters, read_options
 from gpushare.sim.reservations import Reservations
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.small_clusters import still

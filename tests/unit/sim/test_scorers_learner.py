@@ -18,7 +18,7 @@ from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim import scorers
 from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import churn, inflation
-from gpushare.sim.parameters import KNOWN, LEARNED, Parameters
+from gpushare.sim.options import KNOWN, LEARNED, Parameters
 from gpushare.sim.scorers import LearningScorer, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS

@@ -20,6 +20,7 @@ until the API server has answered (landed, forgotten) or has not answered in tim
 the next bind of the pod may send another.
 """
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
@@ -37,7 +38,6 @@ from gpushare.errors import (
     WireError,
 )
 from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
-from gpushare.ledger import BINDING_LIFETIME, Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.binding import encode
 from gpushare.wire.groups import NO_GROUP, Group, group_of
@@ -167,8 +167,13 @@ class BindTransaction:
 
         `response` None: no pod has that name.
         """
+        if self.read_reason is ReadReason.CONFLICT and not self.resent and self.resource_request:
+            # The only Binding was refused, so a read of an unbound pod ends the doubt at any time.
+            ledger = self.resource_request[0].ledger
+            ledger.doubt(self.ref.uid, -math.inf, self.stamp)
+            self.token = ledger.token(self.ref.uid)
         if isinstance(response, ApiError):
-            return self._read_failed(response, now)
+            return self._read_failed(response)
         if self.read_reason is ReadReason.FIRST_READ:
             return self._first_read(response, now, leads_until)
         if self.resource_request is None:
@@ -177,9 +182,8 @@ class BindTransaction:
         try:
             pod = observed_pod(response, self.ref, resource.names)
         except WireError as error:
-            self._mark_in_doubt(now)
             return BindResult(f"pod {self.ref}: {error}", "malformed")
-        self._settle(resource.ledger, pod, sent_at, now)
+        resource.ledger.settle(self.ref.uid, self.token, pod, sent_at)
         if pod is None or pod.ended:
             return BindResult(f"pod {self.ref} is gone", "gone")
         if pod.node:
@@ -273,8 +277,7 @@ class BindTransaction:
         """
         if self.resource_request is None:
             return self.resources.knows(self.node)
-        ledger = self.resource_request[0].ledger
-        return ledger.entry(self.ref.uid) is not None and ledger.can_still_bind(self.ref.uid)
+        return self.resource_request[0].ledger.can_still_bind(self.ref.uid)
 
     def let_through(self, now: float) -> Step:
         """Return the write of a pod that passes the gate."""
@@ -313,33 +316,8 @@ class BindTransaction:
         )
         return ReadPod(self.ref)
 
-    def _settle(self, ledger: Ledger, pod: ObservedPod | None, sent_at: float, now: float) -> None:
-        """Hand the pod that was read to the ledger."""
-        if self._refused:
-            if pod is None or pod.ended or not pod.node:
-                ledger.forget(self.ref.uid, self.stamp)
-                return
-            self._mark_in_doubt(now)
-        ledger.settle(self.ref.uid, self.token, pod, sent_at)
-
-    @property
-    def _refused(self) -> bool:
-        """Whether the only Binding was answered 409; the charge is in flight until a read."""
-        return self.read_reason is ReadReason.CONFLICT and not self.resent
-
-    def _mark_in_doubt(self, now: float) -> None:
-        """Mark a charge that is no longer in flight as in doubt, to be settled later.
-
-        A refused Binding cannot land late: the first read of an unbound pod settles the charge.
-        """
-        if self._refused and self.resource_request:
-            ledger = self.resource_request[0].ledger
-            ledger.doubt(self.ref.uid, now - BINDING_LIFETIME, self.stamp)
-            self.token = ledger.token(self.ref.uid)
-
-    def _read_failed(self, error: ApiError, now: float) -> BindResult:
+    def _read_failed(self, error: ApiError) -> BindResult:
         """Return the answer after a failed read; the charge stays until a read succeeds."""
-        self._mark_in_doubt(now)
         if self.read_reason is ReadReason.FIRST_READ:
             return BindResult(f"pod {self.ref} cannot be read: {error}", "api")
         if self.read_reason is ReadReason.CONFLICT:
