@@ -90,10 +90,8 @@ class SchedulerWaker(Part):
             self._look_at = now + AFTER_START
         if now >= self._look_at:
             self._look_at = math.inf
-            for resource in self.resources:
-                for pod in _kinds_waiting(resource):
-                    for node in islice(resource.places(pod.request, pod.demands), 1):
-                        self.room_on(node)
+            for node in self._fitting_nodes():
+                self.room_on(node)
         for node in self._after_holds(now):
             self.room_on(node)
         if now < self._paused_until:
@@ -119,6 +117,12 @@ class SchedulerWaker(Part):
     def state(self) -> dict[str, float]:
         """Return counters for metrics: how often a node was written on."""
         return {"scheduler_wakes_total": self._wakes}
+
+    def _fitting_nodes(self) -> Iterator[str]:
+        """Yield a node with room for each kind of pending pod."""
+        for resource in self.resources:
+            for pod in _kinds_waiting(resource):
+                yield from islice(resource.places(pod.request, pod.demands), 1)
 
     def _after_holds(self, now: float) -> Iterator[str]:
         """Yield a node with room for each kind of pod that filter refused for a hold, if that hold
