@@ -56,7 +56,7 @@ from gpushare.wire.objects import (
     controller_of,
     seconds_of,
 )
-from gpushare.wire.placeholders import is_placeholder
+from gpushare.wire.placeholders import is_placeholder, is_unschedulable
 from gpushare.wire.quantity import MAX_VALUE, Quantity, peak, to_bytes, to_milli
 
 _PodT = TypeVar("_PodT", bound=Pod)
@@ -310,11 +310,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         annotated = (None, ()) if uuids is None else (shares, uuids)
     else:
         # The pod has gates, or no node passes kube-scheduler's own filters.
-        no_extender_called = bool(spec.scheduling_gates) or any(
-            (condition.type, condition.status, condition.reason)
-            == ("PodScheduled", "False", "Unschedulable")
-            for condition in status.conditions or ()
-        )
+        no_extender_called = bool(spec.scheduling_gates) or is_unschedulable(pod)
     return ObservedPod(
         ref=pod_ref(pod),
         request=request,
