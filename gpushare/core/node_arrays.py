@@ -226,15 +226,10 @@ class NodeArrays:
         self.generation += 1
         self.changed_at[row] = self.generation
 
-    def snapshot(self, pinned: Mapping[str, tuple[Pinned, ...]]) -> Snapshot:
-        """Return a copy of the arrays; those that only nodes change are shared by snapshots.
-
-        pinned: by node, as `Snapshot.pinned`; if the caller passes the same mapping again, only
-        rows with a change since the last snapshot may have other pins. The parts without a change
-        since the last snapshot are taken from that one, to compute less.
-        """
-        count = len(self._rows.specs)
+    def layout(self) -> Layout:
+        """Return the part of a snapshot that only nodes change, made again after such a change."""
         if self._layout is None:
+            count = len(self._rows.specs)
             self._layout = self._rows.layout(
                 self.row,
                 self._capacity[:count],
@@ -242,6 +237,16 @@ class NodeArrays:
                 self._host[:count, 0:3:2],
                 self._closed[:count],
             )
+        return self._layout
+
+    def snapshot(self, pinned: Mapping[str, tuple[Pinned, ...]]) -> Snapshot:
+        """Return a copy of the arrays; those that only nodes change are shared by snapshots.
+
+        pinned: by node, as `Snapshot.pinned`; if the caller passes the same mapping again, only
+        rows with a change since the last snapshot may have other pins. The parts without a change
+        since the last snapshot are taken from that one, to compute less.
+        """
+        count, layout = len(self._rows.specs), self.layout()
         if self._percents_shown is None:
             self._percents_shown = tuple(array[:count].copy() for array in self._percents)
         if self._workloads_shown is None:
@@ -261,7 +266,7 @@ class NodeArrays:
         last, before = self._last, -1 if self._last is None else self._last.generation
         changed_rows = np.flatnonzero(arrays["row_generation"] > before)
         view = self._last = Snapshot(
-            **self._layout._asdict(),
+            **layout._asdict(),
             **arrays,
             generation=self.generation,
             percents_used=self._percents_shown,

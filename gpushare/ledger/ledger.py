@@ -93,14 +93,16 @@ class Ledger(Reader):
                 self._store.drop_node(name)
 
     def node_changed(self, spec: NodeSpec) -> None:
-        """Take over a node as it is now."""
+        """Take over a node as it is now, and make the new layout here: the next filter need not."""
         with self._lock:
             self._store.set_spec(spec)
+            self._store.arrays.layout()
 
     def node_gone(self, name: str) -> None:
         """Close the node. Its pods stay charged and count again if it comes back."""
         with self._lock:
             self._store.drop_node(name)
+            self._store.arrays.layout()
 
     def set_unhealthy(self, node: str, devices: frozenset[int | str]) -> None:
         """Close these devices of the node, besides those its own spec says are not healthy.
@@ -109,6 +111,7 @@ class Ledger(Reader):
         """
         with self._lock:
             self._store.set_unhealthy(node, devices)
+            self._store.arrays.layout()
 
     def lend(self, node: str) -> None:
         """Close all devices of the node from now on: they are given out in other books.
