@@ -91,6 +91,7 @@ class OwnPolicyScorer:
         self._nodes = nodes
         self._default = ranking(default, nodes)
         self._scorers: dict[str, Scorer] = {"": self._default}
+        self._failed = set[str]()
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row."""
@@ -105,19 +106,21 @@ class OwnPolicyScorer:
         return self._scorer(request.policy).best_device(snapshot, row, request)
 
     def _scorer(self, name: str) -> Scorer:
+        if name in self._failed:
+            # The extender logs failures of its own rankings.
+            return self._default
         if name not in self._scorers:
+            failed = self._failed
             try:
                 named = ranking(load_policy(name), self._nodes)
             except SettingsError:
                 self._scorers[name] = self._default
             else:
                 scorers = [(name, named), ("", self._default)]
-                self._scorers[name] = FallbackScorer(scorers, self._disable)
+                # A method of this object would be a cycle: the cached scores of each simulation
+                # would stay until the next full garbage collection.
+                self._scorers[name] = FallbackScorer(scorers, lambda name, *_: failed.add(name))
         return self._scorers[name]
-
-    def _disable(self, name: str, _scorer: Scorer, _error: BaseException) -> None:
-        """Rank by the default from now on; the extender logs failures of its own rankings."""
-        self._scorers[name] = self._default
 
 
 class MutableCluster:

@@ -93,14 +93,16 @@ class Ledger(Reader):
                 self._store.drop_node(name)
 
     def node_changed(self, spec: NodeSpec) -> None:
-        """Take over a node as it is now."""
+        """Take over a node as it is now, and make the new layout here: the next filter need not."""
         with self._lock:
             self._store.set_spec(spec)
+            self._store.arrays.layout()
 
     def node_gone(self, name: str) -> None:
         """Close the node. Its pods stay charged and count again if it comes back."""
         with self._lock:
             self._store.drop_node(name)
+            self._store.arrays.layout()
 
     def set_unhealthy(self, node: str, devices: frozenset[int | str]) -> None:
         """Close these devices of the node, besides those its own spec says are not healthy.
@@ -109,6 +111,7 @@ class Ledger(Reader):
         """
         with self._lock:
             self._store.set_unhealthy(node, devices)
+            self._store.arrays.layout()
 
     def lend(self, node: str) -> None:
         """Close all devices of the node from now on: they are given out in other books.
@@ -198,6 +201,7 @@ class Ledger(Reader):
         """
         with self._lock:
             before, node = self._store.records.get(ref.uid), allocation.node
+            arrays = self._store.arrays
             if records.next_phase(before, Event.ASSUMED) is None:
                 if before is not None and before.assumption is not None:
                     raise PodInFlight(f"pod {ref}: another bind of it has not ended")
@@ -208,7 +212,7 @@ class Ledger(Reader):
                 if isinstance(before, Entry):
                     raise PodMismatch(f"pod {ref} is already bound to node {before.node!r}")
             self._store.check_fits(ref.uid, request, allocation)
-            if seen is not None and self._store.arrays.changed(node) > seen:
+            if seen is not None and arrays.changed_at[arrays.row[node]] > seen:
                 raise InsufficientMemory(f"node {node!r} has changed meanwhile")
             node_record = self._store.nodes[node]
             if any(node_record.spec.uuids):
@@ -265,12 +269,8 @@ class Ledger(Reader):
             return resumed
 
     def settle(self, uid: str, token: int, pod: ObservedPod | None, now: float) -> None:
-        """Settle an overdue charge by a read of its pod made since `overdue` gave the token.
-
-        pod None: no pod of that name exists. A read that shows the pod bound makes its charge
-        landed; it is a fact once the watch shows it, since a list under way may be older than the
-        read. One that shows it unbound settles only once no late write can bind it any more; where
-        it was known to be bound, an alarm tells it.
+        """Settle an overdue charge by a read of its pod made since `overdue` gave the token; see
+        records.read.
         """
         with self._lock:
             step = records.read(self._store.records.get(uid), pod, token, now)

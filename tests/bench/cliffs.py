@@ -147,16 +147,21 @@ def changes(side: CliffSide) -> dict[str, Callable[[int], object]]:
 
 
 def of_changes(policy: str, nodes: int) -> dict[str, float]:
-    """Return the ratio of a call after each change of a node; the new snapshot counts."""
+    """Return the ratio of a call after each change of a node, whose new snapshot counts, and of
+    taking over the changes.
+    """
     side = CliffSide(policy, nodes)
     steps = changes(side)
     plain, after = list[float](), {name: list[float]() for name in steps}
+    after["a change of a node itself"] = []
     for _ in range(5):
         side.call()
     for number in range(ROUNDS):
         for name, change in steps.items():
             plain.append(side.call())
+            began = time.thread_time()
             change(number)
+            after["a change of a node itself"].append(time.thread_time() - began)
             after[name].append(side.call())
     middle = statistics.median(plain)
     return {f"{name}, {policy}": statistics.median(times) / middle for name, times in after.items()}

@@ -1,5 +1,6 @@
 """A cluster that is changed in place is the one that would be made anew."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -156,3 +157,13 @@ def test_a_named_policy_that_fails_gives_way_to_the_default(
         values = scorer.scores(view, named).values.tolist()
         assert values == expected.scores(view, plain).values.tolist()
     assert len(calls) == 1
+
+
+def test_a_scorer_goes_with_its_last_user() -> None:
+    view = mutable(SMALL.snapshot(), np.arange(3), empty=True)
+    scorer = OwnPolicyScorer(load_policy("binpack"), 3)
+    scorer.scores(view, Request(2, 1, policy="fgd"))
+    former_scorer = weakref.ref(scorer)
+    del scorer
+    # Whole garbage collections are an hour apart, and its cached scores are large.
+    assert former_scorer() is None
