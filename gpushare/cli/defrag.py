@@ -154,10 +154,7 @@ def _books(options: argparse.Namespace, kubectl: Kubectl) -> tuple[ListedResourc
         return books, NamedPods(options.movable)
     if options.movable:
         raise SettingsError("--movable goes with --snapshot: in a cluster pods say it by a label")
-    names = [Names.for_resource(options.resource)]
-    books = list_resources(
-        kubectl, names, options.unit, policy=options.policy, namespace=options.extender_namespace
-    )[0]
+    (books,) = list_resources(kubectl, [Names.for_resource(options.resource)], options)
     return books, list_rules(kubectl, books, books.notes, time.time())
 
 

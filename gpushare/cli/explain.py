@@ -155,13 +155,7 @@ class _Explainer:
 
     @cached_property
     def _resources(self) -> Sequence[ListedResource]:
-        resources = list_resources(
-            self._kubectl,
-            self._names,
-            self._options.unit,
-            policy=self._options.policy,
-            namespace=self._options.extender_namespace,
-        )
+        resources = list_resources(self._kubectl, self._names, self._options)
         for note in resources[0].notes:
             print(f"Warning: {printable(note)}", file=sys.stderr)
         return resources
@@ -183,14 +177,7 @@ def _by_claims(
 ) -> PodExplanation:
     """Return the explanation of a pod with claims, by the devices and claims of the API server."""
     cards = list_cards(kubectl, "")
-    host, *_ = list_books(
-        kubectl,
-        resource_names,
-        options.unit,
-        cards,
-        policy="",
-        namespace=options.extender_namespace,
-    )
+    host, *_ = list_books(kubectl, resource_names, cards, options)
     books = books_of(cards.driver, mib_of(host.unit) << 20, host.states)
     claims = list_claims(kubectl, books, cards.slices, host.notes)
     for note in host.notes:

@@ -7,13 +7,14 @@ first annotations of pods with edited ones, earlier indices of devices, and its 
 Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_whatif_claims.py`.
 """
 
+import argparse
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.cli.claims import Claims, books_of, drivers_with_memory, list_claims, list_slices
 from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, items
-from gpushare.cli.parsers import DEFAULT_POLICY, NAMESPACE
+from gpushare.cli.parsers import DEFAULT_POLICY
 from gpushare.core.claims.model import Slice
 from gpushare.core.model import NodeSpec, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
@@ -176,21 +177,15 @@ class ListedResource:
 
 
 def list_resources(
-    api: Getter,
-    resource_names: Sequence[Names],
-    unit: str,
-    *,
-    policy: str = "",
-    namespace: str = NAMESPACE,
+    api: Getter, resource_names: Sequence[Names], options: argparse.Namespace
 ) -> list[ListedResource]:
-    """List the cluster; return these resources. unit: "" for the inventories' unit, or a guess.
+    """List the cluster; return these resources. options: unit ("" for the inventories' unit, or a
+    guess), policy, and extender_namespace.
 
     Raises ApiError, MessageError for an unreadable answer, and SettingsError for nodes with several
     units, or without a node that shares any of the resources.
     """
-    resources = list_books(
-        api, resource_names, unit, list_cards(api, ""), policy=policy, namespace=namespace
-    )
+    resources = list_books(api, resource_names, list_cards(api, ""), options)
     check_shared(resources)
     return resources
 
@@ -198,11 +193,9 @@ def list_resources(
 def list_books(
     api: Getter,
     resource_names: Sequence[Names],
-    unit: str,
     cards: DriverCards,
+    options: argparse.Namespace,
     *,
-    policy: str,
-    namespace: str,
     as_shared: bool = False,
 ) -> list[ListedResource]:
     """Return these resources as `list_resources` does, also without a node that shares any of them.
@@ -210,6 +203,7 @@ def list_books(
     cards: of a DRA driver; the nodes with these cards take no pods by annotation. as_shared: nodes
     with labels of GPUs alone count as if they shared their GPUs by the first resource.
     """
+    namespace = options.extender_namespace
     notes: list[str] = [*cards.notes]
     nodes = list(items(api, "/api/v1/nodes", objects.NODES, {}, notes))
     pods = list(items(api, "/api/v1/pods", objects.PODS, NOT_ENDED, notes))
@@ -219,7 +213,7 @@ def list_books(
     except ApiError as error:
         maps = []
         notes.append(f"devices that ConfigMaps in {namespace} close count as open: {error}")
-    unit = unit or unit_of(nodes, resource_names)
+    unit = options.unit or unit_of(nodes, resource_names)
     if as_shared:
         others = [
             node for node in nodes if (node.metadata and node.metadata.name) not in cards.nodes
@@ -230,7 +224,7 @@ def list_books(
         notes.append(f"{sum(shared.values())} GPUs on {on_nodes} count as shared by labels alone")
         if users:
             notes.append(f"pods with whole GPUs there keep none of them: {users}")
-    states, policy = NodeStates(map(node_state, nodes)), policy or DEFAULT_POLICY
+    states, policy = NodeStates(map(node_state, nodes)), options.policy or DEFAULT_POLICY
     resources = [
         ListedResource(names, Ledger(), unit, policy, notes, states) for names in resource_names
     ]

@@ -7,6 +7,7 @@ Tested in `tests/unit/cli/test_rights.py`.
 """
 
 import argparse
+from dataclasses import asdict
 
 from gpushare.cli.documents import dumped, report_document
 from gpushare.cli.facts import PodFacts
@@ -75,11 +76,7 @@ def _table(report: Report, pods: list[PodFacts], *, headers: bool) -> str:
 
 
 def _document(pod: PodFacts) -> dict[str, object]:
-    ref = pod.ref
-    return {
-        "namespace": ref.namespace,
-        "name": ref.name,
-        "uid": ref.uid,
+    return asdict(pod.ref) | {
         "node": pod.node,
         "phase": pod.phase or None,
         "assigned": pod.assigned,

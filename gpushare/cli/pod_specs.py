@@ -12,22 +12,19 @@ Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_pod_templates
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from gpushare.cli.claims import Claims, no_claims
+from gpushare.cli.claims import Claims
 from gpushare.cli.facts import Fields, elements, mapping, text
 from gpushare.cli.listed_cluster import ListedCards, ListedResource, Priorities
 from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
 from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import (
-    NO_DEMANDS,
     Demands,
     NodeSelectorTerm,
     Requirement,
@@ -156,45 +153,27 @@ _OF_DAEMONS = (
 )
 """Tolerations that the DaemonSet controller adds to each pod (pkg/controller/daemon/util)."""
 
-_NO_CLASSES = Priorities()
-_NO_WORKLOADS = Counter[tuple[str, str]]()
 
-
+@dataclass
 class PodReader:
-    """Reads pods from words and files.
+    """Reads pods from words and files."""
 
-    books: for words and tables. resource_names: of the managed resources, first of the books by
-    annotation. claims: for manifests. priority, demands: of pods in words and tables. priorities:
-    returns the PriorityClasses, for manifests. nodes: for the pods of DaemonSets.
-    """
-
-    def __init__(
-        self,
-        books: ListedResource,
-        resource_names: Sequence[Names],
-        claims: Claims,
-        priority: int,
-        priorities: Callable[[], Priorities],
-        *,
-        demands: Demands = NO_DEMANDS,
-        nodes: Sequence[NodeState] = (),
-    ) -> None:
-        self._books = books
-        self._every = resource_names
-        self._claims = claims
-        self._priority = priority
-        self._priorities = cache(priorities)
-        self._demands = demands
-        self._nodes = nodes
-        self.has_words = False
-        """Whether pods in words or of tables were read."""
-        self.warnings: list[str] = []
-        """Objects of manifests without pods that count, and remarks on pods that count."""
+    books: ListedResource
+    """For words and tables."""
+    manifests: "ManifestReader"
+    claims: Claims
+    """For words."""
+    priority: int
+    """Of pods in words and tables."""
+    demands: Demands
+    """Of pods in words and tables."""
+    has_words: bool = False
+    """Whether pods in words or of tables were read."""
 
     def wanted(self, flag: str, word: str) -> tuple[list[PodBatch], list[PodBatch]]:
         """Return the pods of one --pods or --gang: (by annotation, by claims)."""
-        unit, resource = self._books.unit, self._books.names.resource
-        pods = pods_of_words(word, unit, resource, self._priority)
+        unit, resource = self.books.unit, self.books.names.resource
+        pods = pods_of_words(word, unit, resource, self.priority)
         if pods is not None:
             if flag == "--gang" and pods.count is None:
                 text = f"{word!r}: how many at once? write '{word.strip()} x 3'"
@@ -216,30 +195,18 @@ class PodReader:
                 if request.percents:
                     _check_no_claims(resource, f"{path}: {pod.name}")
                 request = replace(request, resources=_resources(request, resource))
-                rows.append(PodBatch(pod.name, request, 1, priority=self._priority))
+                rows.append(PodBatch(pod.name, request, 1, priority=self.priority))
             return self._of_books(rows, word)
-        documents = read_documents(word)
-        specs = pods_of_documents(
-            documents,
-            word,
-            self._every,
-            self._priorities(),
-            self._claims,
-            nodes=self._nodes,
-            workloads=self._books.workloads,
-        )
-        if specs.passed_over:
-            self.warnings.append(f"Passed over: {'; '.join(specs.passed_over)}")
-        self.warnings += [f"Warning: {remark}" for remark in specs.remarks]
-        return specs.pods, wanted_of(specs.users, self._claims.books.unit)
+        batches, users = self.manifests.pods(read_documents(word), word)
+        return batches, wanted_of(users, self.claims.books.unit)
 
     def _of_books(self, pods: list[PodBatch], source: str) -> tuple[list[PodBatch], list[PodBatch]]:
         self.has_words = True
-        pods = [replace(batch, demands=self._demands) for batch in pods]
-        if not isinstance(self._books, ListedCards):
+        pods = [replace(batch, demands=self.demands) for batch in pods]
+        if not isinstance(self.books, ListedCards):
             return pods, []
         try:
-            return [], [self._claims.in_words(batch) for batch in pods]
+            return [], [self.claims.in_words(batch) for batch in pods]
         except MessageError as error:
             raise SettingsError(f"{source}: {error}") from error
 
@@ -275,76 +242,160 @@ def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Pod
     return PodBatch(" ".join(text.split()), request, number, priority=priority)
 
 
-@dataclass(frozen=True)
-class Specs:
-    """The pods of manifests. pods: by annotation. users: by claims."""
+@dataclass
+class ManifestReader:
+    """Reads the pods of manifests."""
 
-    pods: list[PodBatch] = field(default_factory=list)
-    users: list[ClaimsUser] = field(default_factory=list)
-    passed_over: list[str] = field(default_factory=list)
-    """Objects without pods that count, with the reason."""
-    remarks: list[str] = field(default_factory=list)
-    """Mistakes of pods that count, and objects that have pods in the cluster already."""
+    names: Sequence[Names]
+    """Of the managed resources; pods by annotation must ask for the first."""
+    priorities: Callable[[], Priorities]
+    claims: Claims
+    """Claims and templates of the manifests are added."""
+    nodes: Sequence[NodeState] = ()
+    """For the pods of DaemonSets."""
+    workloads: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Number of existing pods by (namespace, KIND/NAME)."""
+    warnings: list[str] = field(default_factory=list)
+    """Objects without pods that count, and remarks on pods that count."""
 
+    def pods(
+        self, documents: Iterable[object], source: str
+    ) -> tuple[list[PodBatch], list[ClaimsUser]]:
+        """Return (pods by annotation, pods by claims).
 
-def pods_of_documents(
-    documents: Sequence[object],
-    source: str,
-    resource_names: Sequence[Names],
-    priorities: Priorities = _NO_CLASSES,
-    claims: Claims | None = None,
-    *,
-    nodes: Sequence[NodeState] = (),
-    workloads: Counter[tuple[str, str]] = _NO_WORKLOADS,
-) -> Specs:
-    """Return the pods of manifests; claims and templates of the manifests are added to `claims`.
+        Raises SettingsError that begins with `source`, also if no pod asks for devices.
+        """
+        items = [
+            (item, f"{source}: document {number}")
+            for number, document in enumerate(documents, 1)
+            for item in _items(document, f"{source}: document {number}")
+        ]
+        pods = []
+        for item, at in items:
+            kind, metadata = item.get("kind"), mapping(item.get("metadata"))
+            if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
+                pods.append((item, at))
+                continue
+            name = str(metadata.get("name") or "")[:253]
+            namespace = str(metadata.get("namespace") or self.claims.namespace())
+            body = json.dumps(item, default=str).encode()
+            try:
+                if kind == "ResourceClaim":
+                    # A claim of the cluster wins over a claim of a manifest.
+                    self.claims.claims.setdefault((namespace, name), RESOURCE_CLAIMS.decode(body))
+                else:
+                    self.claims.templates[namespace, name] = CLAIM_TEMPLATES.decode(body).claim()
+            except WireError as error:
+                raise SettingsError(f"{at}: {kind} {name}: {error}") from error
+        batches: list[PodBatch] = []
+        users: list[ClaimsUser] = []
+        passed_over: list[str] = []
+        for item, at in pods:
+            wanted = self._wanted(item, at)
+            if item.get("kind") == "DaemonSet":
+                wanted = [pod for batch in wanted for pod in _of_daemons(batch, self.nodes)]
+            own_batches = [pod for pod in wanted if isinstance(pod, PodBatch)]
+            self._note_existing(item, own_batches)
+            batches += own_batches
+            users += [pod for pod in wanted if not isinstance(pod, PodBatch)]
+            if not wanted:
+                name = str(mapping(item.get("metadata")).get("name") or "")[:253]
+                templates = pod_templates(item)
+                why_not = "makes no pods"
+                if templates:
+                    why_not = _without_request(templates, self.names[0])
+                passed_over.append(f"{str(item.get('kind'))[:80]} {name} {why_not}")
+        text = "; ".join(passed_over)
+        if not (batches or users):
+            raise SettingsError(f"{source}: has no pods that count{f': {text}' if text else ''}")
+        if text:
+            self.warnings.append(f"Passed over: {text}")
+        return batches, users
 
-    resource_names: pods by annotation must ask for the first. nodes: for the pods of DaemonSets.
-    workloads: number of existing pods by (namespace, KIND/NAME).
-    Raises SettingsError that begins with `source`, also if no pod asks for devices.
-    """
-    claims = claims or no_claims("there is no cluster")
-    specs = Specs()
-    items = [
-        (item, f"{source}: document {number}")
-        for number, document in enumerate(documents, 1)
-        for item in _items(document, f"{source}: document {number}")
-    ]
-    pods = []
-    for item, at in items:
-        kind, metadata = item.get("kind"), mapping(item.get("metadata"))
-        if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
-            pods.append((item, at))
-            continue
-        name = str(metadata.get("name") or "")[:253]
-        namespace = str(metadata.get("namespace") or claims.namespace())
-        body = json.dumps(item, default=str).encode()
+    def _wanted(self, item: dict[str, Any], source: str) -> list[PodBatch | ClaimsUser]:
+        """Return the pods of an object that ask for devices, a batch for each template.
+
+        Mistakes in requests that count become warnings.
+        """
+        kind, metadata = str(item.get("kind"))[:80], mapping(item.get("metadata"))
+        name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
+        source = f"{source}: {kind} {name}"
         try:
-            if kind == "ResourceClaim":
-                # A claim of the cluster wins over a claim of a manifest.
-                claims.claims.setdefault((namespace, name), RESOURCE_CLAIMS.decode(body))
-            else:
-                claims.templates[namespace, name] = CLAIM_TEMPLATES.decode(body).claim()
-        except WireError as error:
-            raise SettingsError(f"{at}: {kind} {name}: {error}") from error
-    for item, at in pods:
-        wanted = _wanted(item, at, resource_names, priorities, claims, remarks=specs.remarks)
-        if item.get("kind") == "DaemonSet":
-            wanted = [pod for batch in wanted for pod in _of_daemons(batch, nodes)]
-        specs.pods.extend(pod for pod in wanted if isinstance(pod, PodBatch))
-        specs.users.extend(pod for pod in wanted if not isinstance(pod, PodBatch))
-        specs.remarks.extend(_already(item, wanted, claims, workloads))
-        if not wanted:
-            name = str(mapping(item.get("metadata")).get("name") or "")[:253]
             templates = pod_templates(item)
-            why_not = (
-                _without_request(templates, resource_names[0]) if templates else "makes no pods"
+        except SettingsError as error:
+            raise SettingsError(f"{source}: {error}") from error
+        wanted: list[PodBatch | ClaimsUser] = []
+        for template in templates:
+            part = f" {template.part}"[:80] if len(templates) > 1 else ""
+            label = f"{kind.lower()}/{name}{part}"
+            try:
+                decoded = PODS.decode(json.dumps(template.pod, default=str).encode())
+                if kind != "Pod":
+                    own(decoded, Owner(kind=kind, name=name, uid=label, controller=True))
+                match = request_among(decoded, self.names)
+            except WireError as error:
+                raise SettingsError(f"{source}: {error}") from error
+            if match is None and decoded.spec and decoded.spec.resource_claims:
+                namespace = str(metadata.get("namespace") or self.claims.namespace())
+                user = self._user(decoded, namespace, source)
+                if user is not None:
+                    priority = self._priority(template.pod, source)
+                    wanted.append(
+                        replace(user, name=label, count=template.count, priority=priority)
+                    )
+            elif match is not None and match[0] == 0:
+                batch = PodBatch(
+                    label,
+                    match[1],
+                    template.count,
+                    demands=demands_of(decoded),
+                    priority=self._priority(template.pod, source),
+                )
+                wanted.append(batch)
+                if mistake := misplaced(decoded, batch.request, self.names[0]):
+                    self.warnings.append(f"Warning: {label}: {mistake}")
+        return wanted
+
+    def _note_existing(self, item: Mapping[str, object], batches: Sequence[PodBatch]) -> None:
+        """Warn of an object that has pods in the cluster already, which keep their devices."""
+        if batches and self.workloads:
+            metadata, kind = mapping(item.get("metadata")), item.get("kind")
+            namespace = str(metadata.get("namespace") or self.claims.namespace())
+            existing = self.workloads.get((namespace, f"{kind}/{metadata.get('name')}"))
+            if existing:
+                count = sum(batch.count or 0 for batch in batches)
+                self.warnings.append(
+                    f"Warning: {kind} {metadata.get('name')} has {existing} pods already, which"
+                    f" keep their devices: the answer is about {count} more"
+                )
+
+    def _user(self, pod: Pod, namespace: str, source: str) -> ClaimsUser | None:
+        """Return the claims of the pod; None for claims of other devices.
+
+        Raises SettingsError for a pod with claims that do not count here.
+        """
+        if self.claims.why_not:
+            raise SettingsError(
+                f"{source}: asks by claims, which do not count here: {self.claims.why_not}; say"
+                " their sizes in words, such as '8GiB x 3'"
             )
-            specs.passed_over.append(f"{str(item.get('kind'))[:80]} {name} {why_not}")
-    if not (specs.pods or specs.users):
-        passed_over = f": {'; '.join(specs.passed_over)}" if specs.passed_over else ""
-        raise SettingsError(f"{source}: has no pods that count{passed_over}")
-    return specs
+        try:
+            user = user_of(pod, self.names[0], self.claims, name="", namespace=namespace)
+        except WireError as error:
+            raise SettingsError(f"{source}: {error}") from error
+        if user is not None and not user.claims:
+            raise SettingsError(f"{source}: all its claims have devices already, so it needs none")
+        return user
+
+    def _priority(self, pod: Mapping[str, object], source: str) -> int:
+        """Return the priority that the API server would give the pod."""
+        spec, priorities = mapping(pod.get("spec")), self.priorities()
+        name, number = spec.get("priorityClassName"), spec.get("priority")
+        if name:
+            if str(name) not in priorities.classes:
+                raise SettingsError(f"{source}: there is no PriorityClass {str(name)[:253]!r}")
+            return priorities.classes[str(name)]
+        return number if type(number) is int else priorities.default
 
 
 def units_of_words(size: int, size_unit: str | None, unit: str, text: str) -> int:
@@ -406,76 +457,6 @@ def _items(document: object, source: str) -> Iterator[dict[str, Any]]:
         yield document
 
 
-def _wanted(
-    item: dict[str, Any],
-    source: str,
-    resource_names: Sequence[Names],
-    priorities: Priorities,
-    claims: Claims,
-    *,
-    remarks: list[str],
-) -> list[PodBatch | ClaimsUser]:
-    """Return the pods of an object that ask for devices, a batch for each template.
-
-    Mistakes in requests that count are added to `remarks`.
-    """
-    kind, metadata = str(item.get("kind"))[:80], mapping(item.get("metadata"))
-    name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
-    source = f"{source}: {kind} {name}"
-    try:
-        templates = pod_templates(item)
-    except SettingsError as error:
-        raise SettingsError(f"{source}: {error}") from error
-    wanted: list[PodBatch | ClaimsUser] = []
-    for template in templates:
-        part = f" {template.part}"[:80] if len(templates) > 1 else ""
-        label = f"{kind.lower()}/{name}{part}"
-        try:
-            decoded = PODS.decode(json.dumps(template.pod, default=str).encode())
-            if kind != "Pod":
-                own(decoded, Owner(kind=kind, name=name, uid=label, controller=True))
-            match = request_among(decoded, resource_names)
-        except WireError as error:
-            raise SettingsError(f"{source}: {error}") from error
-        if match is None and decoded.spec and decoded.spec.resource_claims:
-            namespace = str(metadata.get("namespace") or claims.namespace())
-            user = _user(decoded, namespace, resource_names[0], claims, source)
-            if user is not None:
-                priority = _priority(template.pod, priorities, source)
-                wanted.append(replace(user, name=label, count=template.count, priority=priority))
-        elif match is not None and match[0] == 0:
-            batch = PodBatch(
-                label,
-                match[1],
-                template.count,
-                demands=demands_of(decoded),
-                priority=_priority(template.pod, priorities, source),
-            )
-            wanted.append(batch)
-            if mistake := misplaced(decoded, batch.request, resource_names[0]):
-                remarks.append(f"{label}: {mistake}")
-    return wanted
-
-
-def _already(
-    item: Mapping[str, object],
-    wanted: Iterable[PodBatch | ClaimsUser],
-    claims: Claims,
-    workloads: Counter[tuple[str, str]],
-) -> Iterator[str]:
-    """Yield the remark on an object that has pods in the cluster already, which keep devices."""
-    batches = [batch for batch in wanted if isinstance(batch, PodBatch)]
-    if batches and workloads:
-        metadata, kind = mapping(item.get("metadata")), item.get("kind")
-        namespace = str(metadata.get("namespace") or claims.namespace())
-        if existing := workloads[namespace, f"{kind}/{metadata.get('name')}"]:
-            count = sum(batch.count or 0 for batch in batches)
-            yield (
-                f"{kind} {metadata.get('name')} has {existing} pods already, which keep their"
-                f" devices: the answer is about {count} more"
-            )
-
-
 def _without_request(templates: Iterable[PodTemplate], names: Names) -> str:
     """Return that pods ask for nothing that counts, with names of resources that are mistakes."""
     text = f"asks for no {names.resource}, and by no claim"
@@ -503,36 +484,6 @@ def _of_daemons(
             only = NodeSelectorTerm(fields=(Requirement("metadata.name", "In", (node.name,)),))
             demands = replace(batch.demands, terms=(only,), tolerations=tolerations)
             yield replace(batch, name=f"{batch.name} on {node.name}", demands=demands)
-
-
-def _user(pod: Pod, namespace: str, names: Names, claims: Claims, source: str) -> ClaimsUser | None:
-    """Return the claims of the pod; None for claims of other devices.
-
-    Raises SettingsError for a pod with claims that do not count here.
-    """
-    if claims.why_not:
-        raise SettingsError(
-            f"{source}: asks by claims, which do not count here: {claims.why_not}; say their sizes"
-            " in words, such as '8GiB x 3'"
-        )
-    try:
-        user = user_of(pod, names, claims, name="", namespace=namespace)
-    except WireError as error:
-        raise SettingsError(f"{source}: {error}") from error
-    if user is not None and not user.claims:
-        raise SettingsError(f"{source}: all its claims have devices already, so it needs none")
-    return user
-
-
-def _priority(pod: Mapping[str, object], priorities: Priorities, source: str) -> int:
-    """Return the priority that the API server would give the pod."""
-    spec = mapping(pod.get("spec"))
-    name, number = spec.get("priorityClassName"), spec.get("priority")
-    if name:
-        if str(name) not in priorities.classes:
-            raise SettingsError(f"{source}: there is no PriorityClass {str(name)[:253]!r}")
-        return priorities.classes[str(name)]
-    return number if type(number) is int else priorities.default
 
 
 def _resources(request: Request, resource: str) -> tuple[tuple[str, int], ...]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 
 from gpushare.cli import listed_cluster
@@ -23,7 +23,7 @@ from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import whatif_parser
 from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster, tolerated_taints
-from gpushare.cli.pod_specs import PodReader
+from gpushare.cli.pod_specs import ManifestReader, PodReader
 from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import style_of
 from gpushare.cli.whatif_text import (
@@ -86,21 +86,20 @@ def _answer(options: argparse.Namespace) -> tuple[str, bool]:
     kubectl = connection(vars(options), os.environ)
     priorities = partial(listed_cluster.list_priorities, kubectl, books.notes)
     tolerated = tolerated_taints(books, options.tolerate)
-    reader = PodReader(
-        books,
+    manifests = ManifestReader(
         resource_names,
+        listed_cluster.Priorities if offline else cache(priorities),
         claims,
-        options.priority,
-        listed_cluster.Priorities if offline else priorities,
-        demands=tolerating(tolerated),
-        nodes=plans.nodes(),
+        plans.nodes(),
+        plans.host.books.workloads,
     )
+    reader = PodReader(books, manifests, claims, options.priority, tolerating(tolerated))
     for word in options.pods:
         plans.add_pods(reader.wanted("--pods", word))
     for word in options.gang:
         plans.add_gang(reader.wanted("--gang", word), word)
     plans.leave_out(tolerated if reader.has_words else ())
-    for warning in reader.warnings:
+    for warning in manifests.warnings:
         print(printable(warning), file=sys.stderr)
     requested_plans = [
         plan
@@ -183,13 +182,7 @@ def _plans(
     kubectl = connection(vars(options), os.environ)
     driver_cards = listed_cluster.list_cards(kubectl, options.claims)
     (host,) = listed_cluster.list_books(
-        kubectl,
-        resource_names[:1],
-        options.unit,
-        driver_cards,
-        policy=options.policy,
-        namespace=options.extender_namespace,
-        as_shared=options.as_shared,
+        kubectl, resource_names[:1], driver_cards, options, as_shared=options.as_shared
     )
     if options.extender:
         _take_holds(options.extender, host)

@@ -17,7 +17,6 @@ from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.plans import ResourcePlan
 from gpushare.cli.tables import PLAIN, Style, align, device_kind
 from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
-from gpushare.core.model import Request
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.explain.need import NewNode, NodeNeed
 from gpushare.explain.placer import MOST, PlacementResult
@@ -339,7 +338,9 @@ def _placed_document(result: PlacementResult) -> dict[str, Any]:
     request = result.batch.request
     return {
         "name": result.batch.name,
-        **_amounts(request),
+        "units": request.units,
+        "devices": request.devices,
+        **({"split": list(request.split)} if request.split else {}),
         **by_name(request.percents),
         "priority": result.batch.priority,
         "wanted": result.batch.count,
@@ -348,11 +349,6 @@ def _placed_document(result: PlacementResult) -> dict[str, Any]:
         "on": [{"node": node, "pods": count} for node, count in result.on.items()],
         "reasons": [{"reason": reason, "nodes": count} for reason, count in result.reasons.items()],
     }
-
-
-def _amounts(request: Request) -> dict[str, Any]:
-    amounts = {"units": request.units, "devices": request.devices}
-    return amounts | ({"split": list(request.split)} if request.split else {})
 
 
 def need_lines(need: NodeNeed, plan: ResourcePlan, policy: str, style: Style = PLAIN) -> str:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, charged_units
@@ -27,98 +26,77 @@ def differing_nodes(
     NodeArrays, so that one mistake does not hide in both.
     """
     nodes = {spec.name: spec for spec in specs}
-    used = {name: [0] * len(spec.capacity) for name, spec in nodes.items()}
-    percents = {
-        name: [[0] * len(spec.capacity) for _ in PERCENT_AMOUNTS] for name, spec in nodes.items()
-    }
-    pods = {name: [[0, 0] for _ in spec.capacity] for name, spec in nodes.items()}
-    host = {
-        name: [_bounded(spec.cpu), 0, _bounded(spec.memory), *(0, 0, 0)]
-        for name, spec in nodes.items()
-    }
-    workloads: dict[str, Counter[tuple[str, int]]] = {name: Counter() for name in nodes}
+    counted = {name: _NodeSums(spec) for name, spec in nodes.items()}
     for charge in charges:
-        node = charge.node
-        if node in nodes:
-            capacity = nodes[node].capacity
-            held_devices = _sum_up(charge, capacity, used[node], percents[node], pods[node])
-            if charge.request.apart is not None:
-                for device in held_devices:
-                    workloads[node][charge.request.apart.workload, device] += 1
-            cpu = min(charge.request.cpu, HOST_BOUND)
-            host[node][1] += cpu
-            host[node][3] += min(charge.request.memory, HOST_BOUND)
-            host[node][4] += 0 if charge.request.devices else cpu
-            host[node][5] += charge.request.devices > 0
-    wrong = set(nodes) ^ set(sums.row)
-    common = [name for name in nodes if name in sums.row]
-    rows = [sums.row[name] for name in common]
-    width = max((len(nodes[name].capacity) for name in common), default=0)
-    expected: tuple[tuple[npt.NDArray[Any], Sequence[Sequence[int]]], ...] = (
-        (sums.capacity, [nodes[name].capacity for name in common]),
-        (sums.used, [used[name] for name in common]),
-        *(
-            (array, [percents[name][index] for name in common])
-            for index, array in enumerate(sums.percents)
-        ),
-        *(
-            (sums.pods[:, :, which], [[counts[which] for counts in pods[name]] for name in common])
-            for which in (PODS, UNMETERED)
-        ),
-        (sums.healthy, [nodes[name].healthy for name in common]),
-        (sums.host, [host[name] for name in common]),
-        (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in common]),
-    )
-    wrong.update(
-        name
-        for name, row in zip(common, rows, strict=True)
-        if workloads[name]
-        != Counter(
-            (workload, device)
-            for workload, devices in sums.workloads.get(row, {}).items()
-            for device in devices
+        if charge.node in counted:
+            counted[charge.node].add(charge)
+    wrong = nodes.keys() ^ sums.row.keys()
+    return sorted(wrong | {name for name in nodes.keys() - wrong if not counted[name].equals(sums)})
+
+
+class _NodeSums:
+    """The sums of the charges on one node, in lists."""
+
+    def __init__(self, spec: NodeSpec) -> None:
+        self._spec = spec
+        devices = range(len(spec.capacity))
+        self._used = [0 for _ in devices]
+        self._percents = [[0 for _ in devices] for _ in PERCENT_AMOUNTS]
+        self._pods = [[0, 0] for _ in devices]
+        self._host = [_bounded(spec.cpu), 0, _bounded(spec.memory), 0, 0, 0]
+        self._workloads = Counter[tuple[str, int]]()
+
+    def add(self, charge: Charge) -> None:
+        """Count a charge."""
+        request, placement, capacity = charge.request, charge.placement, self._spec.capacity
+        charges: dict[int, tuple[int, Percents]] = {}
+        if placement and max(placement)[0] < len(capacity):
+            on_devices = request.percents_on(placement)
+            for (device, units), part in zip(placement, on_devices, strict=True):
+                charges[device] = units, part
+        elif placement != () and request.devices:
+            everything = request.total, request.all_percents
+            charges = dict.fromkeys(range(len(capacity)), everything)
+        for device, (units, part) in charges.items():
+            self._used[device] += charged_units(units, part, capacity[device])
+            self._pods[device][PODS] += 1
+            self._pods[device][UNMETERED] += not request.cores
+            for by_device, percent in zip(self._percents, part, strict=False):
+                by_device[device] += percent
+            if request.apart is not None:
+                self._workloads[request.apart.workload, device] += 1
+        cpu = min(request.cpu, HOST_BOUND)
+        self._host[1] += cpu
+        self._host[3] += min(request.memory, HOST_BOUND)
+        self._host[4] += 0 if request.devices else cpu
+        self._host[5] += request.devices > 0
+
+    def equals(self, sums: ArrayCopies) -> bool:
+        """Return whether the arrays have these sums; devices beyond the node's have none."""
+        spec, row = self._spec, sums.row[self._spec.name]
+        pairs: tuple[tuple[npt.NDArray[Any], Sequence[object]], ...] = (
+            (sums.capacity, spec.capacity),
+            (sums.healthy, spec.healthy),
+            (sums.used, self._used),
+            (sums.pods, self._pods),
+            (sums.host, self._host),
+            *zip(sums.percents, self._percents, strict=True),
         )
-    )
-    for array, values in expected:
-        wrong.update(common[index] for index in _differing(array[rows], values, width))
-    return sorted(wrong)
-
-
-def _sum_up(
-    charge: Charge,
-    capacity: Sequence[int],
-    used: list[int],
-    percents: list[list[int]],
-    pods: list[list[int]],
-) -> Iterable[int]:
-    """Add the charge to the sums of its node; return the devices that it is on."""
-    request, placement = charge.request, charge.placement
-    charges: dict[int, tuple[int, Percents]] = {}
-    if placement and max(placement)[0] < len(used):
-        on_devices = request.percents_on(placement)
-        for (device, units), part in zip(placement, on_devices, strict=True):
-            charges[device] = units, part
-    elif placement != () and request.devices:
-        everything = request.total, request.all_percents
-        charges = dict.fromkeys(range(len(used)), everything)
-    for device, (units, part) in charges.items():
-        used[device] += charged_units(units, part, capacity[device])
-        pods[device][PODS] += 1
-        pods[device][UNMETERED] += not request.cores
-        for by_device, percent in zip(percents, part, strict=False):
-            by_device[device] += percent
-    return charges
+        return (
+            REASONS[sums.closed[row]] is spec.closed
+            and self._workloads
+            == Counter(
+                (workload, device)
+                for workload, devices in sums.workloads.get(row, {}).items()
+                for device in devices
+            )
+            and all(
+                array[row, : len(values)].tolist() == list(values)
+                and (len(values) == array.shape[1] or not array[row, len(values) :].any())
+                for array, values in pairs
+            )
+        )
 
 
 def _bounded(capacity: int | None) -> int:
     return -1 if capacity is None else min(capacity, HOST_BOUND)
-
-
-def _differing(array: npt.NDArray[Any], values: Sequence[Sequence[int]], width: int) -> list[int]:
-    """Return the rows that differ; devices without capacity and without charge do not count."""
-    width = max(width, array.shape[1])
-    filled = np.array([[*row, *[0] * (width - len(row))] for row in values], dtype=np.int64)
-    wide = np.zeros((len(values), width), dtype=np.int64)
-    wide[:, : array.shape[1]] = array
-    rows: list[int] = np.flatnonzero((wide != filled.reshape(wide.shape)).any(axis=1)).tolist()
-    return rows

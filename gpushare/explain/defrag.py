@@ -26,7 +26,6 @@ from gpushare.wire.budgets import DisruptionBudget
 from gpushare.wire.demands import demands_of
 from gpushare.wire.groups import NO_GROUP, group_of
 from gpushare.wire.objects import Affinity, Metadata, Pod, PodSpec, controller_of
-from gpushare.wire.pods import may_wait
 
 MOST_MOVES = 4
 """Moves of a plan, by default."""
@@ -148,8 +147,11 @@ def _is_bound_by_more(pod: Pod) -> bool:
         or any(
             port.host_port for container in spec.containers or () for port in container.ports or ()
         )
-        or any(volume.host_path for volume in spec.volumes or ())
-        or may_wait(pod)
+        or spec.resource_claims
+        or any(
+            volume.host_path or volume.persistent_volume_claim or volume.ephemeral
+            for volume in spec.volumes or ()
+        )
         or not demands_of(pod).is_complete
     )
 

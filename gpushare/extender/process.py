@@ -148,33 +148,23 @@ class Extender:
             not_ready=not_ready,
             tell=messages.node_asked,
         )
-        mover = Mover(
-            client,
-            resources,
-            messages,
-            budget=settings.defrag_moves_per_hour,
-            after=settings.defrag_after,
-            namespace=settings.namespace,
-            not_ready=not_ready,
-            leads_until=readiness.leads_until,
-        )
+        mover = None
+        if settings.defrag_moves_per_hour:
+            mover = Mover(
+                client,
+                resources,
+                messages,
+                budget=settings.defrag_moves_per_hour,
+                after=settings.defrag_after,
+                namespace=settings.namespace,
+                not_ready=not_ready,
+                leads_until=readiness.leads_until,
+            )
         gpu_seconds = GpuSeconds(
             resources,
             settings.metrics_detail,
             readiness.earlier_end,
             claims=view.source if view is not None else None,
-        )
-        admission_checks = (
-            None
-            if kueue is None
-            else AdmissionChecks(
-                client,
-                resources,
-                kueue,
-                unit,
-                not_ready=not_ready,
-                is_synced=lambda: all(s.reflector.status.synced for s in kueue_sources.values()),
-            )
         )
         metrics = Metrics(
             resources,
@@ -183,7 +173,7 @@ class Extender:
             detail=settings.metrics_detail,
             shadow=shadow,
             claims=view,
-            stopped_moves=mover.stopped,
+            stopped_moves=mover.stopped if mover is not None else dict,
             placeholders=placeholders.counts,
             gpu_seconds=gpu_seconds.text,
         )
@@ -212,7 +202,7 @@ class Extender:
             inspect=InspectDocuments(resources, view, lambda: kept_nodes(marks.all())),
         )
         self._unanswered_requests = UnansweredRequests()
-        parts: list[Part] = [
+        all_parts: list[Part | None] = [
             # First to stop: another process waits for the Lease.
             readiness,
             gate_writers,
@@ -231,15 +221,27 @@ class Extender:
             ScaleDownGuard(client, resources, marks, running, not_ready=not_ready),
             placeholders,
             mover,
-            Reserver(client, resources, after=settings.reserve_after, not_ready=not_ready),
+            Reserver(client, resources, after=settings.reserve_after, not_ready=not_ready)
+            if settings.reserve_after
+            else None,
             policy_refresher,
-            *([shadow] if shadow is not None else []),
-            *([admission_checks] if admission_checks is not None else []),
+            shadow,
+            AdmissionChecks(
+                client,
+                resources,
+                kueue,
+                unit,
+                not_ready=not_ready,
+                is_synced=lambda: all(s.reflector.status.synced for s in kueue_sources.values()),
+            )
+            if kueue is not None
+            else None,
             OverduePods(resources, service.called),
             gpu_seconds,
             self._unanswered_requests,
             GarbageCollection(),
         ]
+        parts = [part for part in all_parts if part is not None]  # None: switched off
         self._parts = [*parts, Settler([self._connections, *parts], not_ready)]
         """In the order of start and stop."""
         self.app = build_app(

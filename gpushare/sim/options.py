@@ -80,7 +80,6 @@ SMALL = 200
 _MAX_SEEDS = 1000
 _MAX_UNITS = 1_000_000
 _MAX_MOVES = 8
-_MAX_NEIGHBOURS = 100
 _MAX_DEPARTURES = 100_000
 
 _OF_SOME = ("warmup", "life", "defrag", "interference", "wait", "reserve_after", "pool")
@@ -212,10 +211,16 @@ def _add_common(verb: Parser) -> None:
     value("--seeds", "42-51", text, (), type=seeds)
     text = "as --neighbours of `gpushare serve`: other pods that the device of a pod has at most,"
     text += " while there is such a device with room (default: any number)"
-    value("--neighbours", "N", text, 0, type=_neighbours)
+    value("--neighbours", "N", text, 0, type=partial(_whole, 0, 100))
     value("--json", "OUT", "write all measures of each run", None, type=Path)
     value("-o --output", None, "(default: %(default)s)", "table", choices=FORMATS)
-    value("--jobs", "N", "runs at a time (default: one for each core)", cores, type=_count)
+    value(
+        "--jobs",
+        "N",
+        "runs at a time (default: one for each core)",
+        cores,
+        type=partial(_whole, 1, 1024),
+    )
 
 
 def seeds(text: str) -> tuple[int, ...]:
@@ -277,14 +282,7 @@ def number(above: float, limit: float, text: str) -> float:
     return value
 
 
-def _neighbours(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > _MAX_NEIGHBOURS:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number from 0 to {_MAX_NEIGHBOURS}")
+def _whole(least: int, most: int, text: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number from {least} to {most}")
     return int(text)
-
-
-def _count(text: str) -> int:
-    value = number(0, 1024, text)
-    if value != int(value):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number")
-    return int(value)

@@ -10,7 +10,8 @@ Standard library only: the command line shares this module. Tested in
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from gpushare.core.amounts import DEVICE_AMOUNTS, PERCENT_AMOUNTS, memory_percent, of_one_device
@@ -69,6 +70,7 @@ MOST_WISHED = 6 * 1024
 """Characters of all wishes of a pod together."""
 _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NO_HOST = Request()
+_NOTHING: tuple[int, Shares, Shares] = (0, (), ())
 _NO_SELECTOR: Mapping[str, str] = {}
 _WITHOUT_MEMORY = (
     "{resource}: {amount.name} are asked for without {names.resource} in the same container; a"
@@ -76,28 +78,22 @@ _WITHOUT_MEMORY = (
 )
 
 
-class ContainerResources(Protocol):
-    """ResourceRequirements."""
+class _AnyResources(Protocol):
+    @property
+    def limits(self) -> Mapping[str, Quantity] | None: ...
 
     @property
-    def limits(self) -> Mapping[str, Quantity] | None:
-        """The limits by resource."""
+    def requests(self) -> Mapping[str, Quantity] | None: ...
+
+
+class _AnyContainer(Protocol):
+    """A container of a struct, or as the command line reads it."""
 
     @property
-    def requests(self) -> Mapping[str, Quantity] | None:
-        """The requests by resource."""
-
-
-class RequestingContainer(Protocol):
-    """Container."""
+    def resources(self) -> _AnyResources | None: ...
 
     @property
-    def resources(self) -> ContainerResources | None:
-        """The limits and requests."""
-
-    @property
-    def restart_policy(self) -> object:
-        """Always: of a sidecar."""
+    def restart_policy(self) -> object: ...
 
 
 class ContainerSums(NamedTuple):
@@ -116,32 +112,41 @@ class ContainerSums(NamedTuple):
 
 
 def container_sums(
-    containers: Sequence[RequestingContainer],
-    inits: Sequence[RequestingContainer],
+    containers: Sequence[_AnyContainer],
+    inits: Sequence[_AnyContainer],
     names: Names,
     *,
     strict: bool = True,
 ) -> ContainerSums:
     """Return the sums of the amounts that the containers and init containers ask for.
 
-    Raises QuantityError; if not `strict`, an unreadable percent is a whole device, which may be the
-    request of the pod.
+    Limits count before requests; Kubernetes wants both equal. Raises QuantityError; if not
+    `strict`, an unreadable percent is a whole device, which may be the request of the pod.
     """
-    resources = (names.resource, *[of_amount.resource for of_amount in names.percents])
-    sums = []
-    for amount, resource in zip(DEVICE_AMOUNTS, resources, strict=True):
+    requested = [
+        {**(resources.requests or {}), **(resources.limits or {})} if resources else {}
+        for resources in [container.resources for container in (*containers, *inits)]
+    ]
+    requested_names = {name for amounts in requested for name in amounts}
+    resource_names = (names.resource, *[of_amount.resource for of_amount in names.percents])
+    sums: list[tuple[int, Shares, Shares]] = []
+    for amount, resource in zip(DEVICE_AMOUNTS, resource_names, strict=True):
+        if resource not in requested_names:
+            sums.append(_NOTHING)
+            continue
+        quantities = [amounts.get(resource, 0) for amounts in requested]
         try:
-            regular = [_requested(container, resource) for container in containers]
-            before = [_requested(container, resource) for container in inits]
+            numbers = [to_units(quantity) for quantity in quantities]
+            regular, before = numbers[: len(containers)], numbers[len(containers) :]
             total = sum(regular)
             if inits:
                 policies = [container.restart_policy for container in inits]
-                total = peak(regular, zip(before, policies, strict=True))
+                total = peak([total], zip(before, policies, strict=True))
             if total > MAX_UNITS:
-                raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
-        except QuantityError:
+                raise QuantityError(f"the pod's total is larger than {MAX_UNITS}")
+        except QuantityError as error:
             if strict or not amount.whole:
-                raise
+                raise QuantityError(f"{resource}: {error}{_in_gib(quantities)}") from error
             total, regular, before = amount.whole, [], []
         of_containers = tuple([share for share in enumerate(regular) if share[1]])
         of_inits = tuple([share for share in enumerate(before) if share[1]])
@@ -149,33 +154,14 @@ def container_sums(
     return ContainerSums(*zip(*sums, strict=True))
 
 
-def _requested(container: RequestingContainer, resource: str) -> int:
-    """Return the limit of the container, or the request if there is no limit: Kubernetes wants both
-    equal.
-    """
-    resources = container.resources
-    if resources is None:
-        return 0
-    quantity = (resources.limits or {}).get(resource)
-    if quantity is None:
-        quantity = (resources.requests or {}).get(resource)
-    if quantity is None:
-        return 0
-    try:
-        return to_units(quantity)
-    except QuantityError as error:
-        raise QuantityError(f"{resource}: {error}{_without_suffix(quantity)}") from error
-
-
-def _without_suffix(quantity: Quantity) -> str:
-    """Return the text to write instead of an amount in bytes, such as 5Gi; else ""."""
-    try:
-        amount = to_bytes(quantity)
-    except QuantityError:
-        return ""
-    if not str(quantity)[-1:].isalpha() or amount < 2**20:
-        return ""
-    return f": the unit is GiB already (unless --unit says otherwise): write {-(-amount // 2**30)}"
+def _in_gib(quantities: Iterable[Quantity]) -> str:
+    """Return the text to write instead of an amount in bytes, such as 5Gi; "" without one."""
+    for quantity in quantities:
+        with suppress(QuantityError):
+            gib = -(-to_bytes(quantity) // 2**30)
+            if str(quantity)[-1:].isalpha() and to_bytes(quantity) >= 2**20:
+                return f": the unit is GiB already (unless --unit says otherwise): write {gib}"
+    return ""
 
 
 def request_of_one_device(sums: ContainerSums, host: Request = _NO_HOST) -> Request:

@@ -56,7 +56,7 @@ from gpushare.wire.objects import (
     controller_of,
     seconds_of,
 )
-from gpushare.wire.placeholders import is_placeholder
+from gpushare.wire.placeholders import is_placeholder, is_unschedulable
 from gpushare.wire.quantity import MAX_VALUE, Quantity, peak, to_bytes, to_milli
 
 _PodT = TypeVar("_PodT", bound=Pod)
@@ -310,11 +310,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         annotated = (None, ()) if uuids is None else (shares, uuids)
     else:
         # The pod has gates, or no node passes kube-scheduler's own filters.
-        no_extender_called = bool(spec.scheduling_gates) or any(
-            (condition.type, condition.status, condition.reason)
-            == ("PodScheduled", "False", "Unschedulable")
-            for condition in status.conditions or ()
-        )
+        no_extender_called = bool(spec.scheduling_gates) or is_unschedulable(pod)
     return ObservedPod(
         ref=pod_ref(pod),
         request=request,
@@ -378,23 +374,19 @@ def claimant(pod: Pod, request: Request) -> Claimant:
     """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
     metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()
     owner = controller_of(pod) if metadata.owner_references else None
+    # Volumes and claims may have to be made after filter (PreBind).
+    waits = bool(spec.resource_claims) or any(
+        volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()
+    )
     return Claimant(
         ref=pod_ref(pod),
         request=request,
         priority=spec.priority or 0,
         group=group_of(pod),
-        waits=may_wait(pod),
+        waits=waits,
         owner=(owner and owner.uid) or "",
         created=seconds_of(metadata.creation_timestamp),
         deadline=most_seconds(spec) if spec.active_deadline_seconds else 0,
-    )
-
-
-def may_wait(pod: Pod) -> bool:
-    """Return whether volumes or claims of the pod may have to be made after filter (PreBind)."""
-    spec = pod.spec or PodSpec()
-    return bool(spec.resource_claims) or any(
-        volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()
     )
 
 

@@ -89,7 +89,7 @@ class _Going:
 class Mover(LoopPart):
     """Carries plans out: `round` once, a started mover again and again.
 
-    budget: evictions an hour, of all processes that led in this hour; 0: off. after: seconds that a
+    budget: evictions an hour, of all processes that led in this hour. after: seconds that a
     pod must have fitted nowhere. namespace: of the ConfigMap that keeps the moves. leads_until:
     monotonic seconds until which something may be sent. wall: seconds since the epoch.
     """
@@ -122,20 +122,13 @@ class Mover(LoopPart):
             "moves", lambda: EVERY if self.round() else AGAIN, AGAIN, log=log, failed="moves failed"
         )
 
-    def start(self) -> None:
-        """Start the thread, if the budget is not 0."""
-        if self.budget:
-            super().start()
-
     def stop(self) -> None:
         """Evict nothing more, and keep no place."""
         super().stop()
         self._let_go()
 
     def state(self) -> dict[str, float]:
-        """Return the values for metrics; none with a budget of 0."""
-        if not self.budget:
-            return {}
+        """Return the values for metrics."""
         return {
             "moves_total": self._moved,
             "moves_refused_total": self._refused,
@@ -143,8 +136,8 @@ class Mover(LoopPart):
         }
 
     def stopped(self) -> Mapping[str, int]:
-        """Return the number of stopped plans by reason; nothing with a budget of 0."""
-        return dict(self._stopped) if self.budget else {}
+        """Return the number of stopped plans by reason."""
+        return dict(self._stopped)
 
     def round(self) -> bool:
         """Make one step of a plan, or look for one; return whether none is under way."""

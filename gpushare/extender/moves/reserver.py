@@ -64,7 +64,7 @@ _ENDLESS = ("pod-template-hash", "controller-revision-hash")
 class Reserver(LoopPart):
     """Makes and ends reservations: `round` once, a started part again and again.
 
-    after: seconds that a pod must have waited; 0: off. not_ready: why not to act now, or "". wall:
+    after: seconds that a pod must have waited. not_ready: why not to act now, or "". wall:
     seconds since the epoch.
     """
 
@@ -85,20 +85,13 @@ class Reserver(LoopPart):
         self._begun = self._given_up = 0
         self.loop = Loop("reservations", self._step, EVERY, log=log, failed="reservations failed")
 
-    def start(self) -> None:
-        """Start the thread, unless reservations are off."""
-        if self.after:
-            super().start()
-
     def stop(self) -> None:
         """End all reservations."""
         super().stop()
         self._end_all()
 
     def state(self) -> dict[str, float]:
-        """Return the values for metrics; none while reservations are off."""
-        if not self.after:
-            return {}
+        """Return the values for metrics."""
         return {
             "reservations": sum(len(r.holds.reservations()) for r in self.resources),
             "reservations_total": self._begun,

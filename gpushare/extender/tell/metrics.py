@@ -229,7 +229,7 @@ def _books_samples(resources: ManagedResources) -> Sequence[Samples]:
                 pods[of_resource, ("state", name)] = count
     holds = {(("resource", item.names.resource),): item.holds for item in resources}
     lapsed: Samples = {labels: of_resource.lapsed_total for labels, of_resource in holds.items()}
-    held: Samples = {labels: len(of_resource) for labels, of_resource in holds.items()}
+    held: Samples = {labels: len(of_resource.by_key) for labels, of_resource in holds.items()}
     return pods, alarms, held, lapsed
 
 

@@ -127,8 +127,7 @@ class Holds:
         self.nominates = nominates
         self._lock = threading.Lock()
         self.by_key: dict[str, Hold] = {}
-        """The holds by `Hold.key`. Readers without the lock only ask
-        whether there are any."""
+        """The holds by `Hold.key`. Other modules only ask how many there are."""
         self._by_node: dict[str, dict[str, Hold]] = {}
         self._reserved: set[str] = set()
         # When a hold ends by time, nothing changes in the cluster, and kube-scheduler does not try
@@ -456,9 +455,6 @@ class Holds:
     def __contains__(self, uid: object) -> bool:
         """Return whether the pod holds a place."""
         return uid in self.by_key or f"{uid}{_RESERVED}" in self.by_key
-
-    def __len__(self) -> int:
-        return len(self.by_key)
 
     # -- under the lock ---------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class _PlacedHolds:
         """The version of the holds."""
         self.holds: dict[int, tuple[Hold, ...]] = {}
         """By row, in the order of placing."""
-        self._states = RowStates(books)
+        self.states = RowStates(books)
 
     def place(
         self,
@@ -57,7 +57,7 @@ class _PlacedHolds:
         take: Callable[[HeldSnapshotBuilder, int, Hold], None],
     ) -> None:
         """Place the holds of the row, beginning with the row as in the books; keep the states."""
-        self.forget(row)
+        self.states.forget(row)
         builder.reset(row)
         holds = self.holds[row]
         for number, hold in enumerate(holds):
@@ -66,15 +66,11 @@ class _PlacedHolds:
             take(builder, row, hold)
             priority = hold.pod.priority
             if number + 1 == len(holds) or holds[number + 1].pod.priority != priority:
-                self._states.save(builder, row, priority)
-
-    def forget(self, row: int) -> None:
-        """Drop the states of the row."""
-        self._states.forget(row)
+                self.states.save(builder, row, priority)
 
     def seen_by(self, priority: int) -> HeldSnapshot:
         """Return the snapshot for pods of that priority without holds."""
-        return self._states.offered_to(priority, self.all.base) or self.all
+        return self.states.offered_to(priority, self.all.base) or self.all
 
 
 class Offers:
@@ -190,7 +186,7 @@ class Offers:
                     holder.holds[row] = holds
                 else:
                     holder.holds.pop(row, None)
-                    holder.forget(row)
+                    holder.states.forget(row)
                     builder.reset(row)
             for row in (builder.changed_rows | new_holds.keys()) & holder.holds.keys():
                 holder.place(builder, row, self._take)

@@ -17,7 +17,7 @@ from gpushare.wire.device_request import SPLIT
 from gpushare.wire.groups import group_of
 from gpushare.wire.moves import kept_owned
 from gpushare.wire.objects import PODS, Pod, controller_of
-from gpushare.wire.pods import has_ended, may_wait, priority_of
+from gpushare.wire.pods import has_ended, priority_of
 from tests.support.figures import ROOT, renew, shown
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
 from tests.unit.cli.test_inspect_claims import slice_on
@@ -379,7 +379,7 @@ def test_what_a_mover_keeps_of_a_pod_says_the_same(
     trimmed = kept_owned(whole, CHECKPOINT)
     assert trimmed is not None
     reads: tuple[Callable[[Pod], object], ...] = (
-        *(controller_of, group_of, demands_of, priority_of, has_ended, may_wait),
+        *(controller_of, group_of, demands_of, priority_of, has_ended),
         *(_is_bound_by_more, lambda pod: pod.spec and pod.spec.node_name),
         *(lambda pod: pod.metadata and pod.metadata.labels, lambda pod: pod.status),
     )

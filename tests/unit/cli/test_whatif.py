@@ -1,23 +1,25 @@
 """`gpushare whatif`: words, manifests and saved reports, and mistakes in one line."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpushare.cli.claims import no_claims
 from gpushare.cli.cluster_files import resource_of_report
 from gpushare.cli.listed_cluster import ListedResource, Priorities
 from gpushare.cli.plans import nodes_added
-from gpushare.cli.pod_specs import pods_of_documents, pods_of_words
+from gpushare.cli.pod_specs import ManifestReader, pods_of_words
 from gpushare.cli.whatif import main
 from gpushare.core.model import NodeSpec, Request
 from gpushare.errors import SettingsError
+from gpushare.explain.placer import PodBatch
 from gpushare.explain.whatif import new_names
 from gpushare.ledger import Ledger
-from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.device_request import APART, SPLIT, USE_MODELS
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
 from tests.unit.extender.kit import NPU, pod_json
@@ -68,6 +70,13 @@ def test_an_amount_that_cannot_be_is_refused(text: str) -> None:
         pods_of_words(text, "GiB", ALIYUN.resource)
 
 
+def pods_of_documents(
+    documents: Sequence[object], source: str, names: Sequence[Names], classes: Priorities
+) -> list[PodBatch]:
+    reader = ManifestReader(names, lambda: classes, no_claims("there is no cluster"))
+    return reader.pods(documents, source)[0]
+
+
 def test_pods_of_manifests() -> None:
     deployment = {
         "kind": "Deployment",
@@ -75,8 +84,8 @@ def test_pods_of_manifests() -> None:
         "spec": {"replicas": 3, "template": pod_json("x", 6)},
     }
     items = {"kind": "List", "items": [pod_json("one", 4), deployment]}
-    answer = pods_of_documents([None, items], "pods.yaml", [ALIYUN])
-    assert [(item.name, item.request.units, item.count) for item in answer.pods] == [
+    answer = pods_of_documents([None, items], "pods.yaml", [ALIYUN], Priorities())
+    assert [(item.name, item.request.units, item.count) for item in answer] == [
         ("pod/one", 4, 1),
         ("deployment/web", 6, 3),
     ]
@@ -107,7 +116,7 @@ def test_pods_of_manifests() -> None:
 )
 def test_a_manifest_that_is_of_no_use_is_named(document: object, text: str) -> None:
     with pytest.raises(SettingsError, match=text):
-        pods_of_documents([document], "pods.yaml", [ALIYUN, NPU])
+        pods_of_documents([document], "pods.yaml", [ALIYUN, NPU], Priorities())
 
 
 def books_of(*nodes: NodeSpec) -> ListedResource:
@@ -321,9 +330,9 @@ def test_priorities_are_those_of_the_cluster() -> None:
     names["spec"]["priorityClassName"] = "high"
     expected = Priorities({"high": 1000}, 5)
     answer = pods_of_documents([names, pod_json("two", 4)], "f", [ALIYUN], expected)
-    assert [item.priority for item in answer.pods] == [1000, 5]
+    assert [item.priority for item in answer] == [1000, 5]
     with pytest.raises(SettingsError, match="there is no PriorityClass 'high'"):
-        pods_of_documents([names], "f", [ALIYUN])
+        pods_of_documents([names], "f", [ALIYUN], Priorities())
 
 
 def test_a_gang_is_answered_alike_on_a_cluster_and_on_a_saved_report(

@@ -215,6 +215,8 @@ def test_a_node_that_comes_goes_or_changes_costs_its_own_row(name: str) -> None:
     assert np.array_equal(expected.values, anew.values)
     (rows,) = policy.asked
     assert {"b01", "c02", "new"} <= {*rows} <= {"", "b01", "c02", "new"}
+    # The cache is of the new layout now.
+    assert ranking.best_device(view, view.row["a00"], request) is not None
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

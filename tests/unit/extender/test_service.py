@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -206,6 +207,12 @@ def test_prioritize_gives_ten_to_the_node_that_bind_would_choose(
     assert [name for name, score in scores.items() if score == 10] == best
 
 
+def test_prioritize_scores_by_the_request_of_its_own_pod(extender: ScriptedExtender) -> None:
+    extender.filter(pod_json("web", 4))
+    scores = extender.prioritize(pod_json("large", 12), list(FREE))
+    assert scores == {"big": 10, "small": 0, "tiny": 0}
+
+
 def test_the_policy_a_pod_wishes_is_asked(extender: ScriptedExtender) -> None:
     wish = pod_json("web", 4, annotations={ALIYUN.policy: "spread"})
     assert extender.prioritize(wish, list(FREE))["big"] == 10
@@ -339,7 +346,9 @@ def test_binds_beyond_the_limit_are_refused_at_once_and_the_rest_goes_on() -> No
     try:
         assert entered.wait(30)
         assert "too many binds" in extender.bind(second, "big")
+        began = time.monotonic()
         assert extender.filter(second)["NodeNames"] == ["big", "small"]
+        assert time.monotonic() - began >= 0.05  # filter has waited for a bind to end
     finally:
         go_on.set()
         thread.join(30)

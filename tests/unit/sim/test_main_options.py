@@ -70,7 +70,7 @@ def test_the_nine_traces_are_shipped() -> None:
         ("inflation --devices units:0", "neither milli nor like units:16"),
         ("inflation --devices 16", "neither milli nor like units:16"),
         ("inflation --jobs 0", "--jobs"),
-        ("inflation --jobs 1.5", "is no whole number"),
+        ("inflation --jobs 1.5", "is no number from 1 to 1024"),
         ("inflation -o xml", "invalid choice: 'xml'"),
         ("churn --life inf", "is no number above 0 and up to 1000"),
         ("churn --workload none", "invalid choice: 'none'"),

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpushare.core.model import Apart
+from gpushare.core.model import Apart, Request
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import APART
 from gpushare.wire.groups import GROUP_SIZE, NO_GROUP, Group, group_of
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import may_wait, request_of
+from gpushare.wire.pods import claimant, request_of
 from tests.unit.extender.kit import pod_json, read_pod
 
 MIN = "pod-group.scheduling.sigs.k8s.io/min-available"
@@ -152,4 +152,4 @@ def test_the_size_that_a_pod_is_given_for_us_comes_before_all_others(
 def test_volumes_and_claims_that_may_have_to_be_made_let_a_pod_wait(
     spec: dict[str, Any], waits: bool
 ) -> None:
-    assert may_wait(made({}, {}, **spec)) is waits
+    assert claimant(made({}, {}, **spec), Request()).waits is waits

@@ -256,7 +256,7 @@ def test_a_reservation_ends_with_its_reason(change: Any, after: dict[str, str] |
         assert world.holds.reservations() == ()
         return
     assert world.round() == after
-    assert len(world.holds) == len(after)
+    assert len(world.holds.by_key) == len(after)
 
 
 def test_a_bind_ends_a_reservation_and_a_refused_one_does_not() -> None:

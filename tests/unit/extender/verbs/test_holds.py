@@ -75,7 +75,7 @@ def test_a_late_event_makes_no_hold_of_a_pod_that_is_being_bound(holds: Holds) -
     offer(holds, A)
     holds.end_after_bind(A.ref.uid)
     holds.shown(A, "n", 0.1)
-    assert len(holds) == 0
+    assert len(holds.by_key) == 0
     holds.end_after_bind(A.ref.uid, is_refused=True)
     holds.shown(A, "n", 0.2)
     assert against(holds, B, 0.3) == ["a"]

@@ -291,7 +291,7 @@ def test_a_group_that_kube_scheduler_gives_up_at_permit_leaves_its_cards_to_the_
     # The time-out at Permit: all members of the group lose their nominations.
     for name in ("a1", "a2"):
         world.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first)))
-    assert len(world.holds) == 0
+    assert len(world.holds.by_key) == 0
     assert [world.filter(pod(name, labels=second))[0] for name in ("b1", "b2")] == [["n"], ["n"]]
 
 
@@ -388,7 +388,7 @@ def test_the_watch_moves_a_hold_to_the_node_that_kube_scheduler_took() -> None:
 def test_plain_pods_hold_too_while_something_is_held_whatever_filter_answers() -> None:
     world = FilterWorld("n", "other", best=False)
     world.prioritize(pod("a"), world.filter(pod("a"))[0])
-    assert len(world.holds) == 0
+    assert len(world.holds.by_key) == 0
     world.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
     nodes = []
     for name in "bcde":
@@ -432,7 +432,7 @@ def test_a_list_at_the_start_brings_the_nominations_back() -> None:
     world.watch.replace([page(PODS, pod("slow", nominated="n"))], world.now)
     assert world.filter(pod("a"))[0] == ["other"]
     world.watch.replace([page(PODS)], world.now)
-    assert len(world.holds) == 0 or world.holds.live()[0].pod.ref.name == "a"
+    assert len(world.holds.by_key) == 0 or world.holds.live()[0].pod.ref.name == "a"
 
 
 @pytest.mark.parametrize("change", ["bound", "terminating"])
@@ -440,13 +440,13 @@ def test_a_pod_that_is_bound_or_goes_holds_nothing(change: str) -> None:
     world = FilterWorld("n", cards=1)
     pending_pod = pod("slow", nominated="n")
     world.watch.apply(event(PODS, "ADDED", pending_pod))
-    assert len(world.holds) == 1
+    assert len(world.holds.by_key) == 1
     if change == "bound":
         pending_pod["spec"]["nodeName"] = "n"
     else:
         pending_pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.watch.apply(event(PODS, "MODIFIED", pending_pod))
-    assert len(world.holds) == 0
+    assert len(world.holds.by_key) == 0
 
 
 def test_a_nominee_takes_nothing_while_its_victims_are_there() -> None:

@@ -42,7 +42,7 @@ def test_a_refusal_and_a_whole_list_leave_it_but_a_refused_bind_does_too() -> No
     holds.refused(LATE)
     holds.keep(())
     holds.end_after_bind("uid-late", is_refused=True)
-    assert len(holds) == 1
+    assert len(holds.by_key) == 1
     assert not holds.any_against(LATE)
     assert holds.any_against(OTHER)
 
