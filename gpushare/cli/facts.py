@@ -10,13 +10,12 @@ Tested in `tests/unit/cli/test_facts.py` and `tests/contract/test_golden_inspect
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpushare.core.amounts import memory_percent
 from gpushare.core.model import ANY_SHARERS, Given, PodRef, Reason, Request, Shares
-from gpushare.core.node_filters import CORDON, CPU, NodeState
+from gpushare.core.node_filters import CORDON, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement
@@ -28,7 +27,7 @@ from gpushare.wire.inventory import (
     devices_of_totals,
     most_sharers,
 )
-from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
+from gpushare.wire.quantity import Quantity, node_amount
 from gpushare.wire.scale_down import mark_of
 
 Fields = Mapping[str, object]
@@ -158,7 +157,7 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
         ready=all(condition == "True" for condition in ready),
         allocatable=None
         if usable is None
-        else {key: _amount(key, value) for key, value in mapping(usable).items()},
+        else {key: node_amount(key, value) for key, value in _quantities(usable).items()},
     )
     try:
         facts = replace(facts, max_sharers=most_sharers(state.labels or {}))
@@ -166,14 +165,6 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
         reason = facts.closed_reason or Reason.BROKEN_SHARERS
         facts = replace(facts, closed_reason=reason, detail=facts.detail or str(error))
     return replace(facts, state=state, kept_reason=mark_of(_annotations(metadata)).kept)
-
-
-def _amount(resource: str, quantity: object) -> int:
-    """Return the amount for a `NodeState`; 0 for an unreadable quantity."""
-    with suppress(QuantityError):
-        if isinstance(quantity, str | int | float):
-            return (to_milli if resource == CPU else to_bytes)(quantity)
-    return 0
 
 
 def _read_devices(node: Fields, names: Names) -> NodeFacts | None:
@@ -199,9 +190,9 @@ def _read_devices(node: Fields, names: Names) -> NodeFacts | None:
             serves_by_identity=inventory.serves_by_identity,
             gone_uuids=inventory.gone,
         )
-    capacity, allocatable = (mapping(status.get(key)) for key in ("capacity", "allocatable"))
+    capacity, allocatable = (_quantities(status.get(key)) for key in ("capacity", "allocatable"))
     try:
-        devices, closed_reason = _from_totals(capacity, allocatable, names)
+        devices, closed_reason = devices_of_totals(capacity, allocatable, names)
     except QuantityError as error:
         return NodeFacts(name, address, "", (), Reason.BROKEN_CAPACITY, str(error))
     if not devices and closed_reason is None:
@@ -292,34 +283,17 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
         return request_of_one_device(sums)
 
 
-def _from_totals(
-    capacity: Fields, allocatable: Fields, names: Names
-) -> tuple[tuple[InventoryDevice, ...], Reason | None]:
-    """Return the devices of a node without inventory, and why the node is closed or None."""
-    total = _units(capacity.get(names.resource, allocatable.get(names.resource, 0)))
-    count = _units(capacity.get(names.count, allocatable.get(names.count, 0)))
-    usable = _units(allocatable.get(names.resource, total))
-    return devices_of_totals(total, count, usable)
-
-
 def _containers(items: object) -> list[_ContainerFacts]:
     """Return the containers of a list in the pod's spec."""
-    return [
-        _ContainerFacts(
-            _ResourceFacts(*(_quantities(resources.get(key)) for key in ("limits", "requests"))),
-            container.get("restartPolicy"),
-        )
-        for container in map(mapping, elements(items))
-        for resources in [mapping(container.get("resources"))]
-    ]
+    containers = []
+    for container in map(mapping, elements(items)):
+        resources = mapping(container.get("resources"))
+        limits, requests = (_quantities(resources.get(key)) for key in ("limits", "requests"))
+        amounts = _ResourceFacts(limits, requests)
+        containers.append(_ContainerFacts(amounts, container.get("restartPolicy")))
+    return containers
 
 
 def _quantities(amounts: object) -> dict[str, Quantity]:
     items = mapping(amounts).items()
     return {name: amount for name, amount in items if isinstance(amount, str | int | float)}
-
-
-def _units(quantity: object) -> int:
-    if not isinstance(quantity, str | int | float):
-        raise QuantityError(f"a {type(quantity).__name__} is not a quantity")
-    return to_units(quantity)

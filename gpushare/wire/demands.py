@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from sys import intern
 
-from gpushare.core.node_filters import CORDON, CPU, NodeState
+from gpushare.core.node_filters import CORDON, NodeState
 from gpushare.core.selectors import Demands, NodeSelectorTerm, Requirement, Taint, Toleration
-from gpushare.errors import MessageError, QuantityError
+from gpushare.errors import MessageError
 from gpushare.wire import objects
-from gpushare.wire.quantity import Quantity, to_bytes, to_milli
+from gpushare.wire.quantity import Quantity, node_amount
 
 MOST_TEXT = 8 * 1024
 """Characters that are kept of the labels of a node."""
@@ -131,11 +131,4 @@ def _amounts(quantities: Mapping[str, Quantity]) -> Mapping[str, int] | None:
     """Return the amounts; None if there are too many. One that makes no sense counts as 0."""
     if len(quantities) > MOST_RESOURCES:
         return None
-    return {intern(name): _amount(name, quantity) for name, quantity in quantities.items()}
-
-
-def _amount(name: str, quantity: Quantity) -> int:
-    try:
-        return (to_milli if name == CPU else to_bytes)(quantity)
-    except QuantityError:
-        return 0
+    return {intern(name): node_amount(name, quantity) for name, quantity in quantities.items()}

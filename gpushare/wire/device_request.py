@@ -127,13 +127,14 @@ def container_sums(
         {**(resources.requests or {}), **(resources.limits or {})} if resources else {}
         for resources in [container.resources for container in (*containers, *inits)]
     ]
+    requested_names = {name for amounts in requested for name in amounts}
     resource_names = (names.resource, *[of_amount.resource for of_amount in names.percents])
     sums: list[tuple[int, Shares, Shares]] = []
     for amount, resource in zip(DEVICE_AMOUNTS, resource_names, strict=True):
-        quantities = [amounts.get(resource, 0) for amounts in requested]
-        if not any(quantities):
+        if resource not in requested_names:
             sums.append(_NOTHING)
             continue
+        quantities = [amounts.get(resource, 0) for amounts in requested]
         try:
             numbers = [to_units(quantity) for quantity in quantities]
             regular, before = numbers[: len(containers)], numbers[len(containers) :]

@@ -34,7 +34,8 @@ from typing import Any, TypeVar
 
 from gpushare.core.model import ANY_SHARERS, MAX_UNITS, Reason
 from gpushare.errors import AnnotationError, SettingsError
-from gpushare.wire.annotations import is_uuid, strict_number
+from gpushare.wire.annotations import Names, is_uuid, strict_number
+from gpushare.wire.quantity import Quantity, to_units
 
 _T = TypeVar("_T")
 
@@ -78,14 +79,18 @@ class InventoryDevice:
 
 
 def devices_of_totals(
-    total: int, count: int, usable: int
+    capacity: Mapping[str, Quantity], allocatable: Mapping[str, Quantity], names: Names
 ) -> tuple[tuple[InventoryDevice, ...], Reason | None]:
     """Return the devices of a node without an inventory, and why the node is closed, or None.
 
-    total: memory in units, count: devices, usable: allocatable memory. A count that is not there
-    for a moment would make one giant device of all. The kubelet subtracts unhealthy devices from
-    allocatable: 0 means that all are unhealthy.
+    A count that is not there for a moment would make one giant device of all. The kubelet subtracts
+    unhealthy devices from allocatable: 0 means that all are unhealthy. Raises QuantityError.
     """
+    total, count = (
+        to_units(capacity.get(name, allocatable.get(name, 0)))
+        for name in (names.resource, names.count)
+    )
+    usable = to_units(allocatable.get(names.resource, total))
     if not total:
         return (), None
     if not count:

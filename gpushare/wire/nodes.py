@@ -30,7 +30,7 @@ from gpushare.wire.inventory import (
     most_sharers,
 )
 from gpushare.wire.objects import Metadata, Node, NodeStatus
-from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
+from gpushare.wire.quantity import Quantity, to_bytes, to_milli
 
 SHAPE = re.compile(r"(\d{1,3})x(\d{1,9})(GiB|MiB)?", re.ASCII)
 """How many devices, and the memory of each; without GiB or MiB in units of the cluster."""
@@ -186,12 +186,9 @@ def _from_totals(
 ) -> NodeSpec:
     """Return the node by the totals, as `devices_of_totals` does."""
     try:
-        total = _units(capacity, allocatable, names.resource)
-        count = _units(capacity, allocatable, names.count)
-        usable = to_units(allocatable.get(names.resource, total))
+        devices, closed = devices_of_totals(capacity, allocatable, names)
     except QuantityError:
         return replace(bare, closed=Reason.BROKEN_CAPACITY)
-    devices, closed = devices_of_totals(total, count, usable)
     return replace(
         bare,
         capacity=tuple(device.mem for device in devices),
@@ -201,10 +198,6 @@ def _from_totals(
         closed=closed,
         counted=bool(devices),
     )
-
-
-def _units(capacity: _Quantities, allocatable: _Quantities, name: str) -> int:
-    return to_units(capacity.get(name, allocatable.get(name, 0)))
 
 
 def _host_amount(

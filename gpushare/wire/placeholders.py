@@ -61,11 +61,6 @@ def placeholder_of(pod: Pod) -> Placeholder | None:
     uid = (metadata.labels or {}).get(FOR)
     if not (uid and metadata.name and metadata.namespace):
         return None
-    conditions = (pod.status and pod.status.conditions) or ()
-    unschedulable = any(
-        (condition.type, condition.status, condition.reason) == _UNSCHEDULABLE
-        for condition in conditions
-    )
     affinity = spec.affinity and spec.affinity.node_affinity
     terms = (affinity and affinity.required and affinity.required.node_selector_terms) or ()
     excluded_nodes = (
@@ -83,7 +78,7 @@ def placeholder_of(pod: Pod) -> Placeholder | None:
         namespace=metadata.namespace,
         name=metadata.name,
         uid=uid,
-        unschedulable=unschedulable,
+        unschedulable=is_unschedulable(pod),
         nodes=frozenset(nodes),
         created=created,
         group=group,
@@ -94,6 +89,14 @@ def placeholder_of(pod: Pod) -> Placeholder | None:
 def is_placeholder(pod: Pod) -> bool:
     """Return whether the pod is a placeholder, which only autoscalers read."""
     return pod.spec is not None and pod.spec.scheduler_name == SCHEDULER and not pod.spec.node_name
+
+
+def is_unschedulable(pod: Pod) -> bool:
+    """Return whether the status says that no node passes the scheduler's filters."""
+    return any(
+        (condition.type, condition.status, condition.reason) == _UNSCHEDULABLE
+        for condition in (pod.status and pod.status.conditions) or ()
+    )
 
 
 def name_for(uid: str) -> str:

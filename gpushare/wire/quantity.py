@@ -104,6 +104,16 @@ def to_thousandths(quantity: Quantity) -> int:
     return _in_range(math.ceil(parse_quantity(quantity) * 1000), MAX_VALUE * 1000, quantity)
 
 
+def node_amount(resource: str, quantity: Quantity) -> int:
+    """Return an amount of a node: CPU in thousandths, any other resource in whole ones; 0 for an
+    amount that makes no sense.
+    """
+    try:
+        return (to_milli if resource == "cpu" else to_bytes)(quantity)
+    except QuantityError:
+        return 0
+
+
 def _in_range(value: int, limit: int, quantity: Quantity) -> int:
     if not 0 <= value <= limit:
         raise QuantityError(f"{_quoted(quantity)} is out of range (0..{limit})")
