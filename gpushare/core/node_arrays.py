@@ -234,7 +234,7 @@ class NodeArrays:
         rows with a change since the last snapshot may have other pins. The parts without a change
         since the last snapshot are taken from that one, to compute less.
         """
-        count, layout = len(self._rows.specs), self.layout()
+        count, layout = len(self._rows.specs), self._layout or self.layout()
         if self._percents_shown is None:
             self._percents_shown = tuple(array[:count].copy() for array in self._percents)
         if self._workloads_shown is None:
