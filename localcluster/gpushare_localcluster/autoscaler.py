@@ -47,6 +47,16 @@ GROUP = "localcluster.gpushare.io/node-group"
 LITTLE_USE = 0.5
 """Upper bound on the requested share of CPU and memory of a little used node; exclusive."""
 
+MAPS = "/api/v1/namespaces/kube-system/configmaps"
+GROUPS = "node-groups"
+"""The ConfigMap with the groups: the description of each by name."""
+STATUS = "cluster-autoscaler-status"
+"""The ConfigMap with the status: JSON of `pods` and `nodes`, or the error in GROUPS."""
+_NODES = "/api/v1/nodes"
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_COMPONENT = "cluster-autoscaler"
+_TOO_MANY_REQUESTS = 429
+
 
 @dataclass(frozen=True)
 class Group:
@@ -315,18 +325,6 @@ def _use(info: NodeInfo) -> float:
         info.requested.get(name, 0) / max(info.node.allocatable.get(name, 0), 1)
         for name in (CPU, MEMORY)
     )
-
-
-MAPS = "/api/v1/namespaces/kube-system/configmaps"
-GROUPS = "node-groups"
-"""The ConfigMap with the groups: the description of each by name."""
-STATUS = "cluster-autoscaler-status"
-"""The ConfigMap with the status: JSON of `pods` and `nodes`, or the error in GROUPS."""
-
-_NODES = "/api/v1/nodes"
-_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
-_COMPONENT = "cluster-autoscaler"
-_TOO_MANY_REQUESTS = 429
 
 
 class RunningAutoscaler:

@@ -24,6 +24,13 @@ import msgspec
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 from gpushare_localcluster.api.objects import timestamp
 
+Json = dict[str, Any]
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+_PIECE = 1 << 16
+"""Upper bound on the bytes of one read of a watch."""
+_ERRORS: dict[int, type[ApiError]] = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
+
 
 @dataclass(frozen=True)
 class Response:
@@ -204,15 +211,6 @@ def _read_until(
     # read1() leaves a fully read answer open, and the connection with it.
     response.close()
     return b"".join(chunks)
-
-
-Json = dict[str, Any]
-
-MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-_PIECE = 1 << 16
-"""Upper bound on the bytes of one read of a watch."""
-_ERRORS: dict[int, type[ApiError]] = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
 
 
 class ApiClient:

@@ -27,6 +27,9 @@ Handler = Callable[[Json | None, Json | None], None]
 _SERVER_TIMEOUT = 300
 _RETRY_SECONDS = 0.2
 
+KeyT = TypeVar("KeyT", bound=str | tuple[str, ...])
+_STEP_RETRY_SECONDS = 0.5
+
 
 class Informer:
     """Keeps a copy of one resource, in its own thread after `start()`."""
@@ -133,11 +136,6 @@ def _uid(item: Json) -> str:
 
 def _version(item: Json) -> str:
     return str(item["metadata"].get("resourceVersion", ""))
-
-
-KeyT = TypeVar("KeyT", bound=str | tuple[str, ...])
-
-_STEP_RETRY_SECONDS = 0.5
 
 
 class WorkLoop(Generic[KeyT]):

@@ -46,6 +46,21 @@ _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _LEASE_SECONDS = 40
 _STATUS_SECONDS = 300.0
 
+RUN_SECONDS = "localcluster.gpushare.io/run-seconds"
+"""Pod annotation: the seconds from the start of the pod to its end (Succeeded), or `never`."""
+_JOB_SECONDS = 5.0
+"""Seconds from start to end of a Job's pod without RUN_SECONDS."""
+_STOP_SECONDS = 0.25
+"""Seconds that containers take to stop.
+
+By then a client that deletes a pod and waits has started to watch: kubectl would wait for ever if a
+pod of the same name came before.
+"""
+_AGAIN_SECONDS = 0.1
+"""Seconds until the next try for a pod without a ready device plug-in."""
+_NODE = "node/"
+"""Prefix of the keys of nodes; the keys of pods are uids."""
+
 
 class Heartbeat:
     """Renews the Lease of every node, each `interval` seconds; closes `api` at the end."""
@@ -105,23 +120,6 @@ class Heartbeat:
             if self._api.get(f"/api/v1/nodes/{name}")["metadata"]["uid"] == uid:
                 self._api.create(_LEASES, lease)
         return self._interval
-
-
-RUN_SECONDS = "localcluster.gpushare.io/run-seconds"
-"""Pod annotation: the seconds from the start of the pod to its end (Succeeded), or `never`."""
-_JOB_SECONDS = 5.0
-"""Seconds from start to end of a Job's pod without RUN_SECONDS."""
-
-_STOP_SECONDS = 0.25
-"""Seconds that containers take to stop.
-
-By then a client that deletes a pod and waits has started to watch: kubectl would wait for ever if a
-pod of the same name came before.
-"""
-_AGAIN_SECONDS = 0.1
-"""Seconds until the next try for a pod without a ready device plug-in."""
-_NODE = "node/"
-"""Prefix of the keys of nodes; the keys of pods are uids."""
 
 
 class Kubelet:

@@ -40,6 +40,8 @@ FIXED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSe
 _PREEMPT = "PreemptLowerPriority"
 """The preemption policy of pods and priority classes without one."""
 
+_BUILT_IN = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
+
 
 def admitted(resource: Resource, body: Object, now: str) -> Object:
     """Return a new object in stored form; a pod already has the fields of its priority class.
@@ -163,9 +165,6 @@ def _check_same_object(resource: Resource, old: Object, new: Object) -> None:
     if not version and not resource.blind_update:
         reason = "Invalid value: 0: must be specified for an update"
         raise invalid(resource.kind, name, "metadata.resourceVersion", reason)
-
-
-_BUILT_IN = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
 
 
 def with_class(pod: Object, classes: Iterable[Object]) -> Object:

@@ -63,6 +63,25 @@ SCALE: dict[str, Verb] = {
     "PATCH": writing.write_scale,
 }
 
+REQUESTS_KEPT = 100_000
+_log = logging.getLogger(__name__)
+_KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+clusters:
+- name: local
+  cluster:
+    server: {url}
+contexts:
+- name: local
+  context:
+    cluster: local
+    namespace: default
+    user: ""
+current-context: local
+users: []
+"""
+
 
 class Rest:
     """The resource paths of the API over a registry; `bookmark_every` is in seconds."""
@@ -111,11 +130,6 @@ def _no(registry: Registry, target: Target, call: Call) -> Response:
     registry.get(target.resource, target.home, target.name)
     reason = "its containers are not processes, they only report that they run"
     raise bad_request(f"the local cluster has no {target.subresource}: {reason}")
-
-
-REQUESTS_KEPT = 100_000
-
-_log = logging.getLogger(__name__)
 
 
 class ApiServer:
@@ -169,24 +183,6 @@ class ApiServer:
     def _record(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
         return self._app(environ, start_response)
-
-
-_KUBECONFIG = """\
-apiVersion: v1
-kind: Config
-clusters:
-- name: local
-  cluster:
-    server: {url}
-contexts:
-- name: local
-  context:
-    cluster: local
-    namespace: default
-    user: ""
-current-context: local
-users: []
-"""
 
 
 class _Application:

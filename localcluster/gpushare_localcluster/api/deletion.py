@@ -31,6 +31,8 @@ ENDED = ("Succeeded", "Failed")
 FINALIZERS = {"Background": (), "Foreground": ("foregroundDeletion",), "Orphan": ("orphan",)}
 """Finalizers of a deleted workload, by propagation policy; the garbage collector removes them."""
 
+_UNCOUNTED = ("Succeeded", "Failed", "Pending")
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
@@ -126,9 +128,6 @@ def _shortened(body: Object, requested_seconds: int | None, now: datetime) -> Ob
 
 def _ending(body: Object, end: datetime, grace: int) -> Object:
     return with_metadata(body, deletionTimestamp=timestamp(end), deletionGracePeriodSeconds=grace)
-
-
-_UNCOUNTED = ("Succeeded", "Failed", "Pending")
 
 
 def covering(pod: Object, budgets: Iterable[Object]) -> str:

@@ -14,6 +14,10 @@ import msgspec
 Object = dict[str, Any]
 """One JSON object. Immutable by convention."""
 
+ChangeType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
+Key: TypeAlias = tuple[str, str]
+"""Namespace (empty for cluster-wide objects) and name."""
+
 
 def to_json(value: object) -> bytes:
     """Return compact JSON, in UTF-8."""
@@ -66,11 +70,6 @@ def with_fields(body: Object, **changes: object) -> Object:
 def with_metadata(body: Object, **changes: object) -> Object:
     """Return the object with metadata fields set; a field set to None is removed."""
     return {**body, "metadata": with_fields(metadata(body), **changes)}
-
-
-ChangeType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
-Key: TypeAlias = tuple[str, str]
-"""Namespace (empty for cluster-wide objects) and name."""
 
 
 def timestamp(moment: datetime | None = None) -> str:

@@ -12,6 +12,35 @@ from collections.abc import Callable
 from gpushare_localcluster.api.objects import Object
 from gpushare_localcluster.api.status import StatusError, bad_request
 
+ORDER = "$setElementOrder/"
+DELETE = "$deleteFromPrimitiveList/"
+RETAIN = "$retainKeys"
+DIRECTIVE = "$patch"
+MERGE_KEYS = {
+    "addresses": "type",
+    "conditions": "type",
+    "containers": "name",
+    "env": "name",
+    "ephemeralContainers": "name",
+    "hostAliases": "ip",
+    "hostIPs": "ip",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ownerReferences": "uid",
+    "podIPs": "ip",
+    "resourceClaims": "name",
+    "resourceClaimStatuses": "name",
+    "schedulingGates": "name",
+    "topologySpreadConstraints": "topologyKey",
+    "volumeDevices": "devicePath",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+"""Lists merged item by item, with the merge key. Tolerations and taints are replaced whole."""
+CONTAINER_LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
+SETS = frozenset({"finalizers", "podCIDRs"})
+"""Lists of strings merged as sets."""
+
 
 def merge_patch(target: object, patch: object) -> object:
     """Return `target` with a JSON merge patch applied; null removes a field."""
@@ -108,38 +137,6 @@ def _edited(document: object, path: list[str], kind: str, value: object) -> obje
         return {field: item for field, item in document.items() if field != step}
     inner = _edited(document[step], tail, kind, value) if tail else value
     return {**document, step: inner}
-
-
-ORDER = "$setElementOrder/"
-DELETE = "$deleteFromPrimitiveList/"
-RETAIN = "$retainKeys"
-DIRECTIVE = "$patch"
-
-MERGE_KEYS = {
-    "addresses": "type",
-    "conditions": "type",
-    "containers": "name",
-    "env": "name",
-    "ephemeralContainers": "name",
-    "hostAliases": "ip",
-    "hostIPs": "ip",
-    "imagePullSecrets": "name",
-    "initContainers": "name",
-    "ownerReferences": "uid",
-    "podIPs": "ip",
-    "resourceClaims": "name",
-    "resourceClaimStatuses": "name",
-    "schedulingGates": "name",
-    "topologySpreadConstraints": "topologyKey",
-    "volumeDevices": "devicePath",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
-}
-"""Lists merged item by item, with the merge key. Tolerations and taints are replaced whole."""
-
-CONTAINER_LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
-SETS = frozenset({"finalizers", "podCIDRs"})
-"""Lists of strings merged as sets."""
 
 
 def merge_key(parent: str, field: str) -> str | None:

@@ -51,6 +51,8 @@ _SPEC_DEFAULTS: Object = {
 _ONLY_PODS = ("serviceAccountName", "serviceAccount", "enableServiceLinks")
 """Defaults of a pod that a pod template does not get."""
 
+_BINDING = "pods/binding"
+
 
 def with_defaults(body: Object) -> Object:
     """Return the pod with the defaults that a real API server sets.
@@ -285,9 +287,6 @@ def qos_class(body: Object) -> str:
         return "BestEffort"
     equal = all(limit and limit == request for request, limit in amounts)
     return "Guaranteed" if equal else "Burstable"
-
-
-_BINDING = "pods/binding"
 
 
 def target_node(binding: Object) -> str:

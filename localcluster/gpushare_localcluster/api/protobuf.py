@@ -22,6 +22,101 @@ _MAX_VARINT_BYTES = 10
 Value = int | bytes
 """An encoded field: a number, or the bytes of anything that has a length."""
 
+_FIELD = re.compile(
+    r"(?P<number>\d+) (?P<name>[\w*]+)(?:=(?P<one>\w+)|\[(?P<list>\w*)\]|\{(?P<map>\w*)\})?"
+)
+MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
+_MAGIC = b"k8s\x00"
+_RBAC = "rbac.authorization.k8s.io/v1"
+_ROLE = "1 metadata=Meta, 2 rules[Rule]"
+_ROLE_BINDING = "1 metadata=Meta, 2 subjects[Subject], 3 roleRef=RoleRef"
+_PARTS = {
+    "Envelope": "1 typeMeta=TypeMeta, 2 raw=bytes, 3 contentEncoding, 4 contentType",
+    "TypeMeta": "1 apiVersion, 2 kind",
+    "Meta": "1 name, 2 generateName, 3 namespace, 4 selfLink=serverSet, 5 uid, 6 resourceVersion,"
+    " 7 generation=serverSet, 8 creationTimestamp=time, 9 deletionTimestamp=time,"
+    " 10 deletionGracePeriodSeconds=number, 11 labels{}, 12 annotations{},"
+    " 13 ownerReferences[Owner], 14 finalizers[], 17 managedFields=serverSet",
+    "Owner": "1 kind, 3 name, 4 uid, 5 apiVersion, 6 controller=flag, 7 blockOwnerDeletion=flag",
+    "Reference": "1 kind, 2 namespace, 3 name, 4 uid, 5 apiVersion, 6 resourceVersion, 7 fieldPath",
+    "SecretName": "1 name",
+    "Selector": "1 matchLabels{}, 2 matchExpressions[Requirement]",
+    "Requirement": "1 key, 2 operator, 3 values[]",
+    "AttributeSelector": "1 rawSelector, 2 requirements[Requirement]",
+    "AccessReview": "1 resourceAttributes=Resource, 2 nonResourceAttributes=NonResource",
+    "Resource": "1 namespace, 2 verb, 3 group, 4 version, 5 resource, 6 subresource, 7 name,"
+    " 8 fieldSelector=AttributeSelector, 9 labelSelector=AttributeSelector",
+    "NonResource": "1 path, 2 verb",
+    "Preconditions": "1 uid, 2 resourceVersion",
+    "NamespaceSpec": "1 finalizers[]",
+    "Budget": "1 minAvailable=intOrText, 2 selector=Selector, 3 maxUnavailable=intOrText,"
+    " 4 unhealthyPodEvictionPolicy",
+    "Rule": "1 verbs[], 2 apiGroups[], 3 resources[], 4 resourceNames[], 5 nonResourceURLs[]",
+    "Subject": "1 kind, 2 apiGroup, 3 name, 4 namespace",
+    "RoleRef": "1 apiGroup, 2 kind, 3 name",
+    "ServiceSpec": "1 ports[ServicePort], 2 selector{}, 3 clusterIP, 4 type, 5 externalIPs[],"
+    " 7 sessionAffinity, 8 loadBalancerIP, 10 externalName, 11 externalTrafficPolicy,"
+    " 12 healthCheckNodePort=unlessZero, 13 publishNotReadyAddresses=unlessFalse, 18 clusterIPs[]",
+    "ServicePort": "1 name, 2 protocol, 3 port=number, 4 targetPort=intOrText,"
+    " 5 nodePort=unlessZero, 6 appProtocol",
+    "DeploymentSpec": "1 replicas=number, 2 selector=Selector, 3 template=Template,"
+    " 4 strategy=Strategy, 5 minReadySeconds=unlessZero, 6 revisionHistoryLimit=number,"
+    " 7 paused=unlessFalse, 9 progressDeadlineSeconds=number",
+    "Strategy": "1 type, 2 rollingUpdate=RollingUpdate",
+    "RollingUpdate": "1 maxUnavailable=intOrText, 2 maxSurge=intOrText",
+    "JobSpec": "1 parallelism=number, 2 completions=number, 3 activeDeadlineSeconds=number,"
+    " 4 selector=Selector, 5 manualSelector=flag, 6 template=Template, 7 backoffLimit=number,"
+    " 8 ttlSecondsAfterFinished=number, 9 completionMode, 10 suspend=flag, 14 podReplacementPolicy",
+    "Template": "1 metadata=Meta, 2 spec=PodSpec",
+    "PodSpec": "1 volumes[Volume], 2 containers[Container], 3 restartPolicy,"
+    " 4 terminationGracePeriodSeconds=number, 6 dnsPolicy, 7 nodeSelector{}, 8 serviceAccountName,"
+    " 9 serviceAccount, 10 nodeName, 11 hostNetwork=unlessFalse, 12 hostPID=unlessFalse,"
+    " 13 hostIPC=unlessFalse, 14 securityContext=Empty, 16 hostname, 17 subdomain,"
+    " 19 schedulerName, 20 initContainers[Container], 22 tolerations[Toleration],"
+    " 24 priorityClassName, 25 priority=number, 27 shareProcessNamespace=flag,"
+    " 30 enableServiceLinks=flag, 31 preemptionPolicy",
+    "Container": "1 name, 2 image, 3 command[], 4 args[], 5 workingDir, 6 ports[ContainerPort],"
+    " 7 env[Variable], 8 resources=Resources, 9 volumeMounts[VolumeMount],"
+    " 13 terminationMessagePath, 14 imagePullPolicy, 16 stdin=unlessFalse,"
+    " 17 stdinOnce=unlessFalse, 18 tty=unlessFalse, 20 terminationMessagePolicy",
+    "ContainerPort": "1 name, 2 hostPort=unlessZero, 3 containerPort=number, 4 protocol, 5 hostIP",
+    "Variable": "1 name, 2 value",
+    "Resources": "1 limits{quantity}, 2 requests{quantity}",
+    "VolumeMount": "1 name, 2 readOnly=unlessFalse, 3 mountPath, 4 subPath, 5 mountPropagation,"
+    " 6 subPathExpr",
+    "Volume": "1 name, 2 *=VolumeSource",
+    "VolumeSource": "1 hostPath=HostPath, 2 emptyDir=EmptyDir",
+    "HostPath": "1 path, 2 type",
+    "EmptyDir": "1 medium, 2 sizeLimit=quantity",
+    "Toleration": "1 key, 2 operator, 3 value, 4 effect, 5 tolerationSeconds=number",
+    "Empty": "",
+}
+_KINDS = {
+    "DeleteOptions": "1 gracePeriodSeconds=number, 2 preconditions=Preconditions,"
+    " 3 orphanDependents=flag, 4 propagationPolicy, 5 dryRun[],"
+    " 6 ignoreStoreReadErrorWithClusterBreakingPotential=flag",
+    "apps/v1 Deployment": "1 metadata=Meta, 2 spec=DeploymentSpec, 3 status=serverSet",
+    "authentication.k8s.io/v1 SelfSubjectReview": "1 metadata=Meta, 2 status=serverSet",
+    "authorization.k8s.io/v1 SelfSubjectAccessReview": "1 metadata=Meta, 2 spec=AccessReview,"
+    " 3 status=serverSet",
+    "batch/v1 Job": "1 metadata=Meta, 2 spec=JobSpec, 3 status=serverSet",
+    "policy/v1 PodDisruptionBudget": "1 metadata=Meta, 2 spec=Budget, 3 status=serverSet",
+    f"{_RBAC} ClusterRole": _ROLE,
+    f"{_RBAC} ClusterRoleBinding": _ROLE_BINDING,
+    f"{_RBAC} Role": _ROLE,
+    f"{_RBAC} RoleBinding": _ROLE_BINDING,
+    "scheduling.k8s.io/v1 PriorityClass": "1 metadata=Meta, 2 value=number, 3 globalDefault=flag,"
+    " 4 description, 5 preemptionPolicy",
+    "v1 ConfigMap": "1 metadata=Meta, 2 data{}, 3 binaryData{base64}, 4 immutable=flag",
+    "v1 Namespace": "1 metadata=Meta, 2 spec=NamespaceSpec, 3 status=serverSet",
+    "v1 Pod": "1 metadata=Meta, 2 spec=PodSpec, 3 status=serverSet",
+    "v1 Secret": "1 metadata=Meta, 2 data{base64}, 3 type, 4 stringData{}, 5 immutable=flag",
+    "v1 Service": "1 metadata=Meta, 2 spec=ServiceSpec, 3 status=serverSet",
+    "v1 ServiceAccount": "1 metadata=Meta, 2 secrets[Reference], 3 imagePullSecrets[SecretName],"
+    " 4 automountServiceAccountToken=flag",
+}
+"""By API version and kind, as the envelope names them."""
+
 
 class ProtobufError(ValueError):
     """A body that is no such message."""
@@ -37,11 +132,6 @@ class _Field(NamedTuple):
     name: str
     type: str
     form: str
-
-
-_FIELD = re.compile(
-    r"(?P<number>\d+) (?P<name>[\w*]+)(?:=(?P<one>\w+)|\[(?P<list>\w*)\]|\{(?P<map>\w*)\})?"
-)
 
 
 class Schema:
@@ -182,99 +272,6 @@ _SCALARS: dict[str, Callable[[Value], object]] = {
 """Types without fields. `serverSet` drops the value, `unless...` drops one that JSON leaves out."""
 
 
-MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
-
-_MAGIC = b"k8s\x00"
-_RBAC = "rbac.authorization.k8s.io/v1"
-_ROLE = "1 metadata=Meta, 2 rules[Rule]"
-_ROLE_BINDING = "1 metadata=Meta, 2 subjects[Subject], 3 roleRef=RoleRef"
-
-_PARTS = {
-    "Envelope": "1 typeMeta=TypeMeta, 2 raw=bytes, 3 contentEncoding, 4 contentType",
-    "TypeMeta": "1 apiVersion, 2 kind",
-    "Meta": "1 name, 2 generateName, 3 namespace, 4 selfLink=serverSet, 5 uid, 6 resourceVersion,"
-    " 7 generation=serverSet, 8 creationTimestamp=time, 9 deletionTimestamp=time,"
-    " 10 deletionGracePeriodSeconds=number, 11 labels{}, 12 annotations{},"
-    " 13 ownerReferences[Owner], 14 finalizers[], 17 managedFields=serverSet",
-    "Owner": "1 kind, 3 name, 4 uid, 5 apiVersion, 6 controller=flag, 7 blockOwnerDeletion=flag",
-    "Reference": "1 kind, 2 namespace, 3 name, 4 uid, 5 apiVersion, 6 resourceVersion, 7 fieldPath",
-    "SecretName": "1 name",
-    "Selector": "1 matchLabels{}, 2 matchExpressions[Requirement]",
-    "Requirement": "1 key, 2 operator, 3 values[]",
-    "AttributeSelector": "1 rawSelector, 2 requirements[Requirement]",
-    "AccessReview": "1 resourceAttributes=Resource, 2 nonResourceAttributes=NonResource",
-    "Resource": "1 namespace, 2 verb, 3 group, 4 version, 5 resource, 6 subresource, 7 name,"
-    " 8 fieldSelector=AttributeSelector, 9 labelSelector=AttributeSelector",
-    "NonResource": "1 path, 2 verb",
-    "Preconditions": "1 uid, 2 resourceVersion",
-    "NamespaceSpec": "1 finalizers[]",
-    "Budget": "1 minAvailable=intOrText, 2 selector=Selector, 3 maxUnavailable=intOrText,"
-    " 4 unhealthyPodEvictionPolicy",
-    "Rule": "1 verbs[], 2 apiGroups[], 3 resources[], 4 resourceNames[], 5 nonResourceURLs[]",
-    "Subject": "1 kind, 2 apiGroup, 3 name, 4 namespace",
-    "RoleRef": "1 apiGroup, 2 kind, 3 name",
-    "ServiceSpec": "1 ports[ServicePort], 2 selector{}, 3 clusterIP, 4 type, 5 externalIPs[],"
-    " 7 sessionAffinity, 8 loadBalancerIP, 10 externalName, 11 externalTrafficPolicy,"
-    " 12 healthCheckNodePort=unlessZero, 13 publishNotReadyAddresses=unlessFalse, 18 clusterIPs[]",
-    "ServicePort": "1 name, 2 protocol, 3 port=number, 4 targetPort=intOrText,"
-    " 5 nodePort=unlessZero, 6 appProtocol",
-    "DeploymentSpec": "1 replicas=number, 2 selector=Selector, 3 template=Template,"
-    " 4 strategy=Strategy, 5 minReadySeconds=unlessZero, 6 revisionHistoryLimit=number,"
-    " 7 paused=unlessFalse, 9 progressDeadlineSeconds=number",
-    "Strategy": "1 type, 2 rollingUpdate=RollingUpdate",
-    "RollingUpdate": "1 maxUnavailable=intOrText, 2 maxSurge=intOrText",
-    "JobSpec": "1 parallelism=number, 2 completions=number, 3 activeDeadlineSeconds=number,"
-    " 4 selector=Selector, 5 manualSelector=flag, 6 template=Template, 7 backoffLimit=number,"
-    " 8 ttlSecondsAfterFinished=number, 9 completionMode, 10 suspend=flag, 14 podReplacementPolicy",
-    "Template": "1 metadata=Meta, 2 spec=PodSpec",
-    "PodSpec": "1 volumes[Volume], 2 containers[Container], 3 restartPolicy,"
-    " 4 terminationGracePeriodSeconds=number, 6 dnsPolicy, 7 nodeSelector{}, 8 serviceAccountName,"
-    " 9 serviceAccount, 10 nodeName, 11 hostNetwork=unlessFalse, 12 hostPID=unlessFalse,"
-    " 13 hostIPC=unlessFalse, 14 securityContext=Empty, 16 hostname, 17 subdomain,"
-    " 19 schedulerName, 20 initContainers[Container], 22 tolerations[Toleration],"
-    " 24 priorityClassName, 25 priority=number, 27 shareProcessNamespace=flag,"
-    " 30 enableServiceLinks=flag, 31 preemptionPolicy",
-    "Container": "1 name, 2 image, 3 command[], 4 args[], 5 workingDir, 6 ports[ContainerPort],"
-    " 7 env[Variable], 8 resources=Resources, 9 volumeMounts[VolumeMount],"
-    " 13 terminationMessagePath, 14 imagePullPolicy, 16 stdin=unlessFalse,"
-    " 17 stdinOnce=unlessFalse, 18 tty=unlessFalse, 20 terminationMessagePolicy",
-    "ContainerPort": "1 name, 2 hostPort=unlessZero, 3 containerPort=number, 4 protocol, 5 hostIP",
-    "Variable": "1 name, 2 value",
-    "Resources": "1 limits{quantity}, 2 requests{quantity}",
-    "VolumeMount": "1 name, 2 readOnly=unlessFalse, 3 mountPath, 4 subPath, 5 mountPropagation,"
-    " 6 subPathExpr",
-    "Volume": "1 name, 2 *=VolumeSource",
-    "VolumeSource": "1 hostPath=HostPath, 2 emptyDir=EmptyDir",
-    "HostPath": "1 path, 2 type",
-    "EmptyDir": "1 medium, 2 sizeLimit=quantity",
-    "Toleration": "1 key, 2 operator, 3 value, 4 effect, 5 tolerationSeconds=number",
-    "Empty": "",
-}
-_KINDS = {
-    "DeleteOptions": "1 gracePeriodSeconds=number, 2 preconditions=Preconditions,"
-    " 3 orphanDependents=flag, 4 propagationPolicy, 5 dryRun[],"
-    " 6 ignoreStoreReadErrorWithClusterBreakingPotential=flag",
-    "apps/v1 Deployment": "1 metadata=Meta, 2 spec=DeploymentSpec, 3 status=serverSet",
-    "authentication.k8s.io/v1 SelfSubjectReview": "1 metadata=Meta, 2 status=serverSet",
-    "authorization.k8s.io/v1 SelfSubjectAccessReview": "1 metadata=Meta, 2 spec=AccessReview,"
-    " 3 status=serverSet",
-    "batch/v1 Job": "1 metadata=Meta, 2 spec=JobSpec, 3 status=serverSet",
-    "policy/v1 PodDisruptionBudget": "1 metadata=Meta, 2 spec=Budget, 3 status=serverSet",
-    f"{_RBAC} ClusterRole": _ROLE,
-    f"{_RBAC} ClusterRoleBinding": _ROLE_BINDING,
-    f"{_RBAC} Role": _ROLE,
-    f"{_RBAC} RoleBinding": _ROLE_BINDING,
-    "scheduling.k8s.io/v1 PriorityClass": "1 metadata=Meta, 2 value=number, 3 globalDefault=flag,"
-    " 4 description, 5 preemptionPolicy",
-    "v1 ConfigMap": "1 metadata=Meta, 2 data{}, 3 binaryData{base64}, 4 immutable=flag",
-    "v1 Namespace": "1 metadata=Meta, 2 spec=NamespaceSpec, 3 status=serverSet",
-    "v1 Pod": "1 metadata=Meta, 2 spec=PodSpec, 3 status=serverSet",
-    "v1 Secret": "1 metadata=Meta, 2 data{base64}, 3 type, 4 stringData{}, 5 immutable=flag",
-    "v1 Service": "1 metadata=Meta, 2 spec=ServiceSpec, 3 status=serverSet",
-    "v1 ServiceAccount": "1 metadata=Meta, 2 secrets[Reference], 3 imagePullSecrets[SecretName],"
-    " 4 automountServiceAccountToken=flag",
-}
-"""By API version and kind, as the envelope names them."""
 _SCHEMA = Schema({**_PARTS, **_KINDS})
 
 

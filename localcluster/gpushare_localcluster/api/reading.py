@@ -50,6 +50,10 @@ GATHER = 0.01
 
 Encode = Callable[[Record], bytes]
 
+TEXT = "text/plain"
+LONGEST_WATCH = 3600
+"""Seconds of a watch without `timeoutSeconds`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -154,9 +158,6 @@ def stream(watch: Watch, first: list[bytes], course: Course, client: Connection)
         time.sleep(GATHER)
 
 
-TEXT = "text/plain"
-
-
 class PodLogs:
     """The output of all containers, until the kubelet removes the pod."""
 
@@ -212,10 +213,6 @@ class PodLogs:
 def _printed(line: tuple[str, str], *, stamps: bool) -> bytes:
     text = f"{line[0]} {line[1]}\n" if stamps else f"{line[1]}\n"
     return text.encode(errors="replace")
-
-
-LONGEST_WATCH = 3600
-"""Seconds of a watch without `timeoutSeconds`."""
 
 
 def encoder(resource: Resource) -> Encode:

@@ -241,14 +241,9 @@ class Registry:
                     self.store.delete(table, *record.key)
 
 
-_STORED_AS: dict[str, Resource] = {}
-for _row in RESOURCES:
-    _STORED_AS.setdefault(_row.table, _row)
-
-
 def _core(resource: Resource) -> Resource:
     """Return the resource that stores the objects of this one."""
-    return _STORED_AS[resource.table]
+    return EVENTS if resource is NEW_EVENTS else resource
 
 
 def outgoing(resource: Resource, body: Object) -> Object:

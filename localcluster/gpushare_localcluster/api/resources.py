@@ -21,52 +21,6 @@ _REFERENCE_FIELDS = (
     *("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"),
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """One kind in one API version.
-
-    `storage` names the table in the store: two resources with the same table are two forms of the
-    same objects. `fields` are the supported field selectors besides name and namespace.
-    `blind_update`: a PUT without resourceVersion is accepted (not for Leases, since two candidates
-    would both lead). `put_creates`: a PUT of an absent object creates it. `generation`:
-    `metadata.generation` counts changes of the spec. `scale`: the subresource `scale` exists.
-    `any_name`: names may be any path segment, as in RBAC (`system:x`).
-    """
-
-    plural: str
-    kind: str
-    group: str = ""
-    version: str = "v1"
-    namespaced: bool = True
-    short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    status: bool = False
-    fields: tuple[str, ...] = ()
-    storage: str = ""
-    blind_update: bool = True
-    put_creates: bool = False
-    generation: bool = False
-    scale: bool = False
-    any_name: bool = False
-    verbs: tuple[str, ...] = ALL_VERBS
-
-    @property
-    def table(self) -> str:
-        """The name of the table in the store, and of the resource in messages."""
-        return self.storage or self.qualified
-
-    @property
-    def qualified(self) -> str:
-        """The plural with its group, as messages of a real server name it."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
-    def api_version(self) -> str:
-        """The `apiVersion` of the objects."""
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-
 _TABLE = """
 v1
     bindings Binding createOnly
@@ -139,7 +93,6 @@ storage.k8s.io/v1beta1
 JobSets, LeaderWorkerSets and the kinds of Kueue are custom resources in a real cluster.
 kube-scheduler 1.22 and 1.23 know only the beta of CSIStorageCapacity.
 """
-
 _WORDS: dict[str, dict[str, Any]] = {
     "all": {"categories": ("all",)},
     "anyName": {"any_name": True},
@@ -152,6 +105,59 @@ _WORDS: dict[str, dict[str, Any]] = {
     "versioned": {"blind_update": False},
     "workload": {"categories": ("all",), "status": True, "generation": True},
 }
+OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+"""Content-Type of the empty v2 schema; newer clients reject the "@" of the request."""
+_STATUS_VERBS = ("get", "patch", "update")
+_POD_SUBRESOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "binding": ("Binding", ("create",)),
+    "eviction": ("Eviction", ("create",)),
+    "log": ("Pod", ("get",)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind in one API version.
+
+    `storage` names the table in the store: two resources with the same table are two forms of the
+    same objects. `fields` are the supported field selectors besides name and namespace.
+    `blind_update`: a PUT without resourceVersion is accepted (not for Leases, since two candidates
+    would both lead). `put_creates`: a PUT of an absent object creates it. `generation`:
+    `metadata.generation` counts changes of the spec. `scale`: the subresource `scale` exists.
+    `any_name`: names may be any path segment, as in RBAC (`system:x`).
+    """
+
+    plural: str
+    kind: str
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    status: bool = False
+    fields: tuple[str, ...] = ()
+    storage: str = ""
+    blind_update: bool = True
+    put_creates: bool = False
+    generation: bool = False
+    scale: bool = False
+    any_name: bool = False
+    verbs: tuple[str, ...] = ALL_VERBS
+
+    @property
+    def table(self) -> str:
+        """The name of the table in the store, and of the resource in messages."""
+        return self.storage or self.qualified
+
+    @property
+    def qualified(self) -> str:
+        """The plural with its group, as messages of a real server name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def api_version(self) -> str:
+        """The `apiVersion` of the objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
 
 
 def _event_fields(reference: str, component: str) -> tuple[str, ...]:
@@ -216,17 +222,6 @@ REVIEWS = {
     _BY_PATH["authorization.k8s.io", "v1", "selfsubjectaccessreviews"]: {"allowed": True},
 }
 """Reviews of the caller, with the answer: the server has no users, and allows everything."""
-
-
-OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-"""Content-Type of the empty v2 schema; newer clients reject the "@" of the request."""
-
-_STATUS_VERBS = ("get", "patch", "update")
-_POD_SUBRESOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "binding": ("Binding", ("create",)),
-    "eviction": ("Eviction", ("create",)),
-    "log": ("Pod", ("get",)),
-}
 
 
 def version_document() -> Object:

@@ -52,6 +52,11 @@ from gpushare_localcluster.api.workloads import is_workload
 UNIT = "GiB"
 """The memory unit of the nodes of the local cluster."""
 
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+_SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+
 
 def gpu_memory_warnings(resource: Resource, body: Object) -> tuple[str, ...]:
     """Return the mistakes in the GPU memory requested by a pod or a pod template.
@@ -70,11 +75,6 @@ def gpu_memory_warnings(resource: Resource, body: Object) -> tuple[str, ...]:
     except WireError:  # a pod that the codec cannot read has no amount to check
         return ()
     return (text,) if text else ()
-
-
-MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 
 
 def media_type(call: Call) -> str:
@@ -254,9 +254,6 @@ def _options(call: Call) -> DeleteOptions:
         return deletion.decode_options(object_of(call))
     grace = call.number("gracePeriodSeconds") if "gracePeriodSeconds" in call.query else None
     return DeleteOptions(grace, dry_run=call.dry_run)
-
-
-_SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
 def scale_of(body: Object) -> Object:

@@ -22,6 +22,12 @@ from gpushare_localcluster.controllers.cluster import (
 REVISION = "deployment.kubernetes.io/revision"
 _DESIRED = "deployment.kubernetes.io/desired-replicas"
 
+_HASH = "pod-template-hash"
+_PROGRESSING = "Progressing"
+_AVAILABLE = "NewReplicaSetAvailable"
+_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION)
+_OLD_PODS_END_SECONDS = 0.1
+
 
 def was_rescaled(owner: Json, sets: list[Json]) -> bool:
     """Return whether the replicas of the Deployment differ from the note on the ReplicaSets."""
@@ -119,13 +125,6 @@ def reconcile_replica_set(cluster: Cluster, owner: Json) -> float | None:
     counts["fullyLabeledReplicas"] = len(alike)
     cluster.set_status(owner, {**counts, "conditions": conditions or None})
     return RETRY if is_refused else later
-
-
-_HASH = "pod-template-hash"
-_PROGRESSING = "Progressing"
-_AVAILABLE = "NewReplicaSetAvailable"
-_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION)
-_OLD_PODS_END_SECONDS = 0.1
 
 
 def reconcile_deployment(cluster: Cluster, owner: Json) -> float | None:

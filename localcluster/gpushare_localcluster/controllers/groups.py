@@ -20,6 +20,8 @@ from gpushare_localcluster.controllers.jobs import finished
 
 _JOB_SET = "jobset.sigs.k8s.io"
 
+_LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io"
+
 
 def reconcile_job_set(cluster: Cluster, owner: Json) -> float | None:
     """Create the missing Jobs of a JobSet, and count the ended ones."""
@@ -65,9 +67,6 @@ def _create_job(cluster: Cluster, owner: Json, replicated: Json, title: str, ind
         "spec": {**indexed, **spec, "template": {**pods, "metadata": metadata}},
     }
     return cluster.create("Job", owner, body)
-
-
-_LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io"
 
 
 def reconcile_leader_worker_set(cluster: Cluster, owner: Json) -> float | None:

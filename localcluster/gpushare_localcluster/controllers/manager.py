@@ -32,6 +32,18 @@ _OWNERS = (
     *("Deployment", "Job", "JobSet", "LeaderWorkerSet", "Node", "ReplicaSet", "StatefulSet"),
 )
 
+_TAINT_KEYS = {
+    "False": "node.kubernetes.io/not-ready",
+    "Unknown": "node.kubernetes.io/unreachable",
+}
+"""Taint keys by the status of the condition Ready; a node that is ready has none."""
+Reconcile = Callable[[Cluster, Json], float | None]
+Key = tuple[str, str, str]
+"""Kind, namespace and name."""
+_OF_CLAIMS: dict[str, Reconcile] = {"Pod": claims.make, "ResourceClaim": claims.clean}
+"""Only pods with claims are queued."""
+_GARBAGE: Key = ("", "", "")
+
 
 def collect(cluster: Cluster) -> None:
     """Delete objects without owners, and handle owners that wait for dependents."""
@@ -71,13 +83,6 @@ def _let_go(cluster: Cluster, owner: Json, finalizer: str) -> None:
     cluster.patch(owner, {"metadata": {"finalizers": remaining or None}})
 
 
-_TAINT_KEYS = {
-    "False": "node.kubernetes.io/not-ready",
-    "Unknown": "node.kubernetes.io/unreachable",
-}
-"""Taint keys by the status of the condition Ready; a node that is ready has none."""
-
-
 def reconcile_node(cluster: Cluster, node: Json) -> None:
     """Add or remove the taint by the condition of the node."""
     before: list[Json] = (node.get("spec") or {}).get("taints") or []
@@ -94,10 +99,6 @@ def _bare(taint: Json) -> Json:
     return {"key": taint.get("key"), "effect": taint.get("effect")}
 
 
-Reconcile = Callable[[Cluster, Json], float | None]
-Key = tuple[str, str, str]
-"""Kind, namespace and name."""
-
 _RECONCILE: dict[str, Reconcile] = {
     "Deployment": reconcile_deployment,
     "Job": jobs.reconcile,
@@ -107,9 +108,6 @@ _RECONCILE: dict[str, Reconcile] = {
     "ReplicaSet": reconcile_replica_set,
     "StatefulSet": statefulsets.reconcile,
 }
-_OF_CLAIMS: dict[str, Reconcile] = {"Pod": claims.make, "ResourceClaim": claims.clean}
-"""Only pods with claims are queued."""
-_GARBAGE: Key = ("", "", "")
 
 
 class ControllerManager:

@@ -32,6 +32,12 @@ WITH_GPUSHARE = "gpushare-scheduler"
 _GIB = 2**30
 _DEVICE = "gpu-"
 
+NAMESPACE = "default"
+_IMAGE = "registry.k8s.io/pause:3.10"
+_UNIT = "GiB"
+_CLAIM = "gpu"
+"""The name of the claim in a pod."""
+
 
 def claims_scheduler_config(port: int) -> dict[str, object]:
     """Return the file of WITH_GPUSHARE. port: of the extender, on loopback."""
@@ -156,13 +162,6 @@ def _gpus(claim: Json) -> list[Json]:
 
 def _gib(amounts: Mapping[str, object] | None) -> int:
     return to_bytes(str((amounts or {}).get("memory", "0"))) // _GIB
-
-
-NAMESPACE = "default"
-_IMAGE = "registry.k8s.io/pause:3.10"
-_UNIT = "GiB"
-_CLAIM = "gpu"
-"""The name of the claim in a pod."""
 
 
 def node_document(plan: NodePlan, number: int) -> Json:

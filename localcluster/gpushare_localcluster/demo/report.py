@@ -29,6 +29,33 @@ _MOST_ROWS = 40
 _MOST_TOLD = 3
 _TOLD = ("NVIDIA_VISIBLE_DEVICES", "ALIYUN_COM_GPU_MEM_CONTAINER")
 
+_Row = tuple[str, str, str, str, str]
+_TRY = (
+    ("kubectl get nodes,pods -o wide", ""),
+    ("kubectl inspect gpushare", "who holds what"),
+    ("gpushare doctor {doctor}", "is all well?"),
+    ("kubectl create deployment web --image=web:1 --replicas=0", ""),
+    ("kubectl set resources deployment web --limits=aliyun.com/gpu-mem=6", "6 GiB for each pod"),
+    ("kubectl scale deployment web --replicas=50", "more than fit"),
+    ("kubectl inspect gpushare", "who waits, and why"),
+    ("kubectl describe pods -l app=web", "the same in the events"),
+    ("kubectl scale deployment web --replicas=2", "memory is free again"),
+    ("kubectl -n kube-system create configmap unhealthy-gpu-{node} --from-literal=gpus=0", ""),
+    ("kubectl inspect gpushare -d", "device 0 of {node} is closed, its pods stay"),
+    ("kubectl -n kube-system delete configmap unhealthy-gpu-{node}", ""),
+    ("kubectl delete deployment web", ""),
+)
+"""Commands with remarks; {node}: a node of the cluster; {doctor}: options of doctor."""
+_MISSING = """\
+not there: programs (containers only report that they run; exec, attach and port-forward are
+refused), GPUs, networks behind Services, CronJobs, autoscalers of pods, quotas, tokens. Nothing is
+kept: when this ends the cluster is gone."""
+_NEXT = (
+    ("{demo} 2", "what happens in a scenario, line by line; -v: in all"),
+    ("{demo} --keep", "a cluster for kubectl, and commands to try"),
+    ("{demo} --ui", "the same, with a page for a browser"),
+)
+
 
 class Report:
     """Prints line by line, from any thread."""
@@ -225,9 +252,6 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
-_Row = tuple[str, str, str, str, str]
-
-
 def _node_rows(node: Json, *, short: bool) -> list[_Row]:
     """Return a row per device; a single row for an idle node, or if `short`."""
     name, devices = str(node["name"]), node["devs"]
@@ -255,36 +279,6 @@ def _device_row(node: str, device: Json) -> _Row:
 def _amount(used: int, total: int) -> tuple[str, str]:
     filled = min(round(used * _BAR / total), _BAR) if total else 0
     return f"{used}/{total}", "#" * filled + "." * (_BAR - filled)
-
-
-_TRY = (
-    ("kubectl get nodes,pods -o wide", ""),
-    ("kubectl inspect gpushare", "who holds what"),
-    ("gpushare doctor {doctor}", "is all well?"),
-    ("kubectl create deployment web --image=web:1 --replicas=0", ""),
-    ("kubectl set resources deployment web --limits=aliyun.com/gpu-mem=6", "6 GiB for each pod"),
-    ("kubectl scale deployment web --replicas=50", "more than fit"),
-    ("kubectl inspect gpushare", "who waits, and why"),
-    ("kubectl describe pods -l app=web", "the same in the events"),
-    ("kubectl scale deployment web --replicas=2", "memory is free again"),
-    ("kubectl -n kube-system create configmap unhealthy-gpu-{node} --from-literal=gpus=0", ""),
-    ("kubectl inspect gpushare -d", "device 0 of {node} is closed, its pods stay"),
-    ("kubectl -n kube-system delete configmap unhealthy-gpu-{node}", ""),
-    ("kubectl delete deployment web", ""),
-)
-"""Commands with remarks; {node}: a node of the cluster; {doctor}: options of doctor."""
-
-_MISSING = """\
-not there: programs (containers only report that they run; exec, attach and port-forward are
-refused), GPUs, networks behind Services, CronJobs, autoscalers of pods, quotas, tokens. Nothing is
-kept: when this ends the cluster is gone."""
-
-
-_NEXT = (
-    ("{demo} 2", "what happens in a scenario, line by line; -v: in all"),
-    ("{demo} --keep", "a cluster for kubectl, and commands to try"),
-    ("{demo} --ui", "the same, with a page for a browser"),
-)
 
 
 def next_lines() -> Iterator[str]:

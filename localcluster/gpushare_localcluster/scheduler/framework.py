@@ -17,6 +17,26 @@ from gpushare_localcluster.scheduler.objects import PodView
 
 _T = TypeVar("_T")
 
+MAX_NODE_SCORE = 100
+NodeNames = frozenset[str]
+"""The only nodes to filter, from a PreFilter plug-in."""
+POINTS = {
+    "queueSort": "less",
+    "preEnqueue": "pre_enqueue",
+    "preFilter": "pre_filter",
+    "filter": "filter",
+    "postFilter": "post_filter",
+    "preScore": "pre_score",
+    "score": "score",
+    "reserve": "reserve",
+    "permit": "permit",
+    "preBind": "pre_bind",
+    "bind": "bind",
+    "postBind": "post_bind",
+}
+"""The extension points by name in configuration files, with the methods of plug-ins."""
+NO_NODES = "no nodes available to schedule pods"
+
 
 @runtime_checkable
 class StateData(Protocol):
@@ -76,9 +96,6 @@ class CycleState:
         return copy
 
 
-MAX_NODE_SCORE = 100
-
-
 class Code(Enum):
     """The result of a plug-in.
 
@@ -120,9 +137,6 @@ class Status:
 
 SUCCESS = Status()
 SKIP = Status(Code.SKIP)
-
-NodeNames = frozenset[str]
-"""The only nodes to filter, from a PreFilter plug-in."""
 
 
 class PluginError(Exception):
@@ -281,29 +295,9 @@ class PostBindPlugin(Plugin, Protocol):
         """Handle a bound pod, without a result."""
 
 
-POINTS = {
-    "queueSort": "less",
-    "preEnqueue": "pre_enqueue",
-    "preFilter": "pre_filter",
-    "filter": "filter",
-    "postFilter": "post_filter",
-    "preScore": "pre_score",
-    "score": "score",
-    "reserve": "reserve",
-    "permit": "permit",
-    "preBind": "pre_bind",
-    "bind": "bind",
-    "postBind": "post_bind",
-}
-"""The extension points by name in configuration files, with the methods of plug-ins."""
-
-
 def joins(plugin: Plugin, point: str) -> bool:
     """Return whether the plug-in has the method of the point."""
     return hasattr(plugin, POINTS[point])
-
-
-NO_NODES = "no nodes available to schedule pods"
 
 
 def unschedulable_message(total: int, statuses: Mapping[str, Status], post_filter: str = "") -> str:

@@ -23,6 +23,10 @@ from gpushare_localcluster.scheduler.runtime import Framework
 LONGEST_WAIT = 15 * 60.0
 """Upper bound on the wait of a plug-in, in seconds."""
 
+Nominated = Mapping[str, Sequence[PodView]]
+"""Node -> the pending pods that are nominated for the node."""
+Evict = Callable[[PodView, Candidate], None]
+
 
 class WaitingPod:
     """One waiting pod. waits: seconds until the time-out, by plug-in."""
@@ -64,11 +68,6 @@ class WaitingPod:
         if self._answer is None:
             self._answer = answer
             self._changed.notify_all()
-
-
-Nominated = Mapping[str, Sequence[PodView]]
-"""Node -> the pending pods that are nominated for the node."""
-Evict = Callable[[PodView, Candidate], None]
 
 
 @dataclass

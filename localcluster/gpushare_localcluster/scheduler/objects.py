@@ -25,6 +25,8 @@ DEFAULT_MILLI_CPU = 100
 DEFAULT_MEMORY = 200 * 1024 * 1024
 _MISSING = {CPU: DEFAULT_MILLI_CPU, MEMORY: DEFAULT_MEMORY}
 
+NamespaceLabels = Callable[[str], Mapping[str, str]]
+
 
 @dataclass(frozen=True)
 class HostPort:
@@ -258,9 +260,6 @@ def _taint(item: Json) -> Taint:
         value=str(item.get("value") or ""),
         effect=str(item.get("effect") or ""),
     )
-
-
-NamespaceLabels = Callable[[str], Mapping[str, str]]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 _NEVER_STARTED = "9999-12-31T23:59:59Z"
 _OFFSET = 2**31
 
+Told = Callable[[PodView, str], None]
+_NOT_HELPFUL = Status(Code.UNRESOLVABLE, ("Preemption is not helpful for scheduling",))
+_NO_VICTIMS = Status(Code.UNRESOLVABLE, ("No preemption victims found for incoming pod",))
+
 
 def importance(pod: PodView) -> tuple[int, str]:
     """Return a sort key, the most important first: higher priority, then started earlier."""
@@ -64,9 +68,6 @@ def best(candidates: Sequence[Candidate]) -> Candidate:
     return max((item for item in candidates if loss(item) == min_loss), key=earliest)
 
 
-Told = Callable[[PodView, str], None]
-
-
 def evict(api: ApiClient, report: Told, pod: PodView, candidate: Candidate) -> None:
     """Evict the victims and nominate the pod. Raises ApiError.
 
@@ -87,10 +88,6 @@ def evict(api: ApiClient, report: Told, pod: PodView, candidate: Candidate) -> N
             api.delete(victim.path, uid=victim.uid)
             report(victim, f"Preempted by pod {pod.uid} on node {candidate.node}")
     api.patch(f"{pod.path}/status", {"status": {"nominatedNodeName": candidate.node}})
-
-
-_NOT_HELPFUL = Status(Code.UNRESOLVABLE, ("Preemption is not helpful for scheduling",))
-_NO_VICTIMS = Status(Code.UNRESOLVABLE, ("No preemption victims found for incoming pod",))
 
 
 class NoPreemption(Exception):

@@ -20,6 +20,10 @@ from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.plugins.registry import DEFAULTS, IN_TREE, NOT_BUILT, Factory
 from gpushare_localcluster.scheduler.runtime import Framework
 
+log = logging.getLogger(__name__)
+GROUP = "gpushare.scheduler_plugins"
+"""Entry points of plug-ins in other packages: NAME = module:Class."""
+
 
 @dataclass(frozen=True)
 class SchedulerOptions:
@@ -65,12 +69,6 @@ def options_from(config: SchedulerConfig, *, seed: int | None = None) -> Schedul
         max_backoff=config.pod_max_backoff,
         seed=seed,
     )
-
-
-log = logging.getLogger(__name__)
-
-GROUP = "gpushare.scheduler_plugins"
-"""Entry points of plug-ins in other packages: NAME = module:Class."""
 
 
 def registry() -> dict[str, Factory]:

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 PluginScores = Mapping[str, Mapping[str, int]]
 """Plug-in -> node -> score, normalized and weighted."""
 
+AnyPlugin = TypeVar("AnyPlugin", bound=Plugin)
+
 
 class Framework:
     """The plug-ins of one profile.
@@ -266,9 +268,6 @@ class Framework:
             # As in kube-scheduler: a bug in a hint must not leave a pod pending.
             log.exception("queueing hint failed plugin=%s pod=%s", plugin_name, pod.key)
             return True
-
-
-AnyPlugin = TypeVar("AnyPlugin", bound=Plugin)
 
 
 def _first_objection(plugins: Sequence[AnyPlugin], judge: Callable[[AnyPlugin], Status]) -> Status:

@@ -37,6 +37,26 @@ from gpushare_localcluster.scheduler.queue import QueuedPod, SchedulingQueue
 from gpushare_localcluster.scheduler.schedule_one import Observer, ScheduleOne
 from gpushare_localcluster.scheduler.trace import Tracer
 
+SELECTING = {
+    "Service": "/api/v1/services",
+    "ReplicationController": "/api/v1/replicationcontrollers",
+    "ReplicaSet": "/apis/apps/v1/replicasets",
+    "StatefulSet": "/apis/apps/v1/statefulsets",
+}
+"""The kinds with pods that are spread by default, and the paths of their lists."""
+_CONTROLLERS = {
+    ("v1", "ReplicationController"),
+    ("apps/v1", "ReplicaSet"),
+    ("apps/v1", "StatefulSet"),
+}
+"""apiVersion and kind: another kind called StatefulSet does not count."""
+log = logging.getLogger(__name__)
+Feeder = Callable[[Json | None, Json | None, float], None]
+# Pods that have not ended; ended pods hold nothing.
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_NAMESPACES = "/api/v1/namespaces"
+_POD_QUERY = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+
 
 class Feed:
     """Feeds one queue and one cache.
@@ -107,21 +127,6 @@ class Feed:
             self._queue.move(change, now)
 
 
-SELECTING = {
-    "Service": "/api/v1/services",
-    "ReplicationController": "/api/v1/replicationcontrollers",
-    "ReplicaSet": "/apis/apps/v1/replicasets",
-    "StatefulSet": "/apis/apps/v1/statefulsets",
-}
-"""The kinds with pods that are spread by default, and the paths of their lists."""
-_CONTROLLERS = {
-    ("v1", "ReplicationController"),
-    ("apps/v1", "ReplicaSet"),
-    ("apps/v1", "StatefulSet"),
-}
-"""apiVersion and kind: another kind called StatefulSet does not count."""
-
-
 class OtherObjects:
     """Current PodDisruptionBudgets, namespaces and the selectors of `SELECTING`."""
 
@@ -190,16 +195,6 @@ class OtherObjects:
 
 def _meta(before: Json | None, after: Json | None) -> Json:
     return (after or before or {}).get("metadata") or {}
-
-
-log = logging.getLogger(__name__)
-
-Feeder = Callable[[Json | None, Json | None, float], None]
-
-# Pods that have not ended; ended pods hold nothing.
-_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
-_NAMESPACES = "/api/v1/namespaces"
-_POD_QUERY = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 
 class Scheduler:

@@ -31,6 +31,16 @@ from gpushare_localcluster.scheduler.objects import (
     term_matches,
 )
 
+_CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+_ANY_ADDRESS = "0.0.0.0"  # noqa: S104 -- compared, never listened on
+_SOFT_EFFECT = "PreferNoSchedule"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_MIB = 1024 * 1024
+_LEAST = 23 * _MIB
+_MOST_OF_A_CONTAINER = 1000 * _MIB
+_KEY = "PreScoreImageLocality"
+
 
 def normalized(scores: Mapping[str, int], *, reverse: bool = False) -> dict[str, int]:
     """Return each score as its share of the highest; with `reverse` the missing share."""
@@ -41,10 +51,6 @@ def normalized(scores: Mapping[str, int], *, reverse: bool = False) -> dict[str,
     if reverse:
         return {name: MAX_NODE_SCORE - share for name, share in shares.items()}
     return shares
-
-
-_CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-_ANY_ADDRESS = "0.0.0.0"  # noqa: S104 -- compared, never listened on
 
 
 class NodeName(PlainPlugin):
@@ -139,9 +145,6 @@ def _collide(ports: Sequence[HostPort], used_ports: Iterable[HostPort]) -> bool:
     )
 
 
-_SOFT_EFFECT = "PreferNoSchedule"
-
-
 class TaintToleration(PlainPlugin):
     """Rejects nodes with an untolerated hard taint, and scores by untolerated soft taints."""
 
@@ -179,10 +182,6 @@ def _let_in(pod: PodView, change: Change) -> bool:
     old, new = change.old_node, change.new_node
     was = old is None or untolerated(old.taints, pod.tolerations) is not None
     return was and new is not None and untolerated(new.taints, pod.tolerations) is None
-
-
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class NodeAffinity:
@@ -275,12 +274,6 @@ def _named(term: Json) -> NodeNames | None:
             values = frozenset(str(value) for value in item.get("values") or ())
             names = values if names is None else names & values
     return names
-
-
-_MIB = 1024 * 1024
-_LEAST = 23 * _MIB
-_MOST_OF_A_CONTAINER = 1000 * _MIB
-_KEY = "PreScoreImageLocality"
 
 
 class ImageLocality(PlainPlugin):

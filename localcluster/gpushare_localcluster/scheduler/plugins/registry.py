@@ -42,6 +42,46 @@ from gpushare_localcluster.scheduler.plugins.topology_spread import PodTopologyS
 from gpushare_localcluster.scheduler.preemption import DefaultPreemption
 from gpushare_localcluster.scheduler.queue import by_priority
 
+Factory = Callable[[Fields, Handle], Plugin]
+_V1 = (
+    ("SchedulingGates", 0),
+    ("PrioritySort", 0),
+    ("NodeName", 0),
+    ("NodeUnschedulable", 0),
+    ("TaintToleration", 3),
+    ("NodeAffinity", 2),
+    ("NodePorts", 0),
+    ("NodeResourcesFit", 1),
+    ("PodTopologySpread", 2),
+    ("InterPodAffinity", 2),
+    ("DynamicResources", 2),
+    ("DefaultPreemption", 0),
+    ("NodeResourcesBalancedAllocation", 1),
+    ("ImageLocality", 1),
+    ("DefaultBinder", 0),
+)
+_LIGHT = ("TaintToleration", "NodeAffinity", "InterPodAffinity")
+# Preferences of pods had lower weights up to v1beta2; claims came after all betas.
+_V1BETA3 = tuple(row for row in _V1 if row[0] != "DynamicResources")
+_BETA = tuple((name, 1 if name in _LIGHT else weight) for name, weight in _V1BETA3)
+DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
+    POLICY: (),
+    "v1": _V1,
+    "v1beta3": _V1BETA3,
+    **dict.fromkeys(("v1beta1", "v1beta2"), _BETA),
+}
+"""Name and weight of the default plug-ins, by version of the file."""
+NOT_BUILT = frozenset(
+    {
+        *("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits", "NodeVolumeLimits"),
+        *("VolumeBinding", "VolumeRestrictions", "VolumeZone"),
+        *("DeferredPodScheduling", "GangScheduling", "PodGroupPodsCount"),
+        *("NodeDeclaredFeatures", "NodeLabel", "NodePreferAvoidPods", "SelectorSpread"),
+        *("ServiceAffinity", "TopologyPlacementGenerator"),
+    }
+)
+"""Plug-ins of some release of kube-scheduler that the small scheduler lacks."""
+
 
 class DefaultBinder(PlainPlugin):
     """Writes a Binding to the API server."""
@@ -93,8 +133,6 @@ class PrioritySort(PlainPlugin):
         return by_priority(one, other)
 
 
-Factory = Callable[[Fields, Handle], Plugin]
-
 _CLASSES = (
     *(DefaultBinder, DefaultPreemption, DynamicResources, ImageLocality, InterPodAffinity),
     *(NodeAffinity, NodeName, NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit),
@@ -102,44 +140,3 @@ _CLASSES = (
     *(PodTopologySpread, PrioritySort, RequestedToCapacityRatio, SchedulingGates, TaintToleration),
 )
 IN_TREE: dict[str, Factory] = {plugin.name: plugin for plugin in _CLASSES}
-
-_V1 = (
-    ("SchedulingGates", 0),
-    ("PrioritySort", 0),
-    ("NodeName", 0),
-    ("NodeUnschedulable", 0),
-    ("TaintToleration", 3),
-    ("NodeAffinity", 2),
-    ("NodePorts", 0),
-    ("NodeResourcesFit", 1),
-    ("PodTopologySpread", 2),
-    ("InterPodAffinity", 2),
-    ("DynamicResources", 2),
-    ("DefaultPreemption", 0),
-    ("NodeResourcesBalancedAllocation", 1),
-    ("ImageLocality", 1),
-    ("DefaultBinder", 0),
-)
-_LIGHT = ("TaintToleration", "NodeAffinity", "InterPodAffinity")
-# Preferences of pods had lower weights up to v1beta2; claims came after all betas.
-_V1BETA3 = tuple(row for row in _V1 if row[0] != "DynamicResources")
-_BETA = tuple((name, 1 if name in _LIGHT else weight) for name, weight in _V1BETA3)
-
-DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
-    POLICY: (),
-    "v1": _V1,
-    "v1beta3": _V1BETA3,
-    **dict.fromkeys(("v1beta1", "v1beta2"), _BETA),
-}
-"""Name and weight of the default plug-ins, by version of the file."""
-
-NOT_BUILT = frozenset(
-    {
-        *("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits", "NodeVolumeLimits"),
-        *("VolumeBinding", "VolumeRestrictions", "VolumeZone"),
-        *("DeferredPodScheduling", "GangScheduling", "PodGroupPodsCount"),
-        *("NodeDeclaredFeatures", "NodeLabel", "NodePreferAvoidPods", "SelectorSpread"),
-        *("ServiceAffinity", "TopologyPlacementGenerator"),
-    }
-)
-"""Plug-ins of some release of kube-scheduler that the small scheduler lacks."""
