@@ -73,7 +73,8 @@ class NodeArrays:
         self._workloads: Workloads = {}
         # The copy in the last snapshot, until a pod that stays apart comes or goes.
         self._workloads_shown: Workloads | None = None
-        self._changed = np.zeros(_ROWS, dtype=np.int64)
+        self.changed_at = np.zeros(_ROWS, dtype=np.int64)
+        """By row, the generation of the last change."""
         self._layout: Layout | None = None
         self._last: Snapshot | None = None
         # The mapping of pins that the last snapshot was made of.
@@ -134,10 +135,6 @@ class NodeArrays:
             if fellows.count(device) > counted:
                 return False
         return bool(self._capacity[row, device] - used >= units)
-
-    def changed(self, node: str) -> int:
-        """Return the generation in which a known node changed last."""
-        return int(self._changed[self.row[node]])
 
     def set_node(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
         """Add the node, or replace the node's shape, and count the charges again."""
@@ -227,7 +224,7 @@ class NodeArrays:
         else:
             host[4] += sign * cpu
         self.generation += 1
-        self._changed[row] = self.generation
+        self.changed_at[row] = self.generation
 
     def layout(self) -> Layout:
         """Return the part of a snapshot that only nodes change, made again after such a change."""
@@ -262,7 +259,7 @@ class NodeArrays:
             "cpu_only": host[:, 4].copy(),
             "gpu_pods": host[:, 5].copy(),
             "pods": self._pods[:count].copy(),
-            "row_generation": self._changed[:count].copy(),
+            "row_generation": self.changed_at[:count].copy(),
         }
         for array in (*arrays.values(), *self._percents_shown):
             array.flags.writeable = False
@@ -330,7 +327,7 @@ class NodeArrays:
         self._closed[row] = 0
         self._healthy[row] = False
         self.generation += 1
-        self._changed[row] = self.generation
+        self.changed_at[row] = self.generation
 
     def _grow_rows(self) -> int:
         row = self._rows.append()
@@ -343,7 +340,7 @@ class NodeArrays:
             self._percents = tuple(np.pad(array, ((0, row), (0, 0))) for array in self._percents)
             self._pods = np.pad(self._pods, ((0, row), (0, 0), (0, 0)))
             self._closed = np.pad(self._closed, (0, row))
-            self._changed = np.pad(self._changed, (0, row))
+            self.changed_at = np.pad(self.changed_at, (0, row))
         return row
 
     def _add_columns(self, devices: int) -> None:

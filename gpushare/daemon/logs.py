@@ -30,6 +30,9 @@ MAX_WAITING_BYTES = 4 << 20
 
 _PIECE = 4096
 """Bytes that a pipe which is ready takes at once without waiting (PIPE_BUF)."""
+_REST = 0.02
+"""Seconds of rest of the thread once all lines are written: each line that wakes the thread has it
+compete with requests for the interpreter."""
 _REPORT_EVERY = 1.0
 """Seconds from one line about dropped lines to the next: a slow reader would read little else."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -90,10 +93,12 @@ class LogWriter(logging.Handler):
         self._put = self._written = 0
         self._reported, self._reported_at = 0, 0.0
         self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
         self.dropped = 0
 
     def start(self) -> None:
         """Begin to write by a thread."""
+        self._ending.clear()
         # Made here: one that was made before a fork counts as ended in the child.
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
@@ -103,6 +108,7 @@ class LogWriter(logging.Handler):
         thread = self._thread
         if thread is not None:
             self._thread = None
+            self._ending.set()
             self._waiting.put(None)
             thread.join(seconds)
 
@@ -146,6 +152,8 @@ class LogWriter(logging.Handler):
                 record = {"name": "gpushare.log", "msg": text, **level}
                 self._write(self._line(logging.makeLogRecord(record)))
                 self._reported, self._reported_at = dropped, now
+            if self._waiting.empty():
+                self._ending.wait(_REST)
 
     def _write(self, line: bytes) -> None:
         """Write the whole line, however long that takes; ignore a closed descriptor."""

@@ -392,7 +392,7 @@ class Reader:
             arrays, memo = self._store.arrays, self._store.taken
             if node not in arrays.row:
                 return {}
-            version, kept_amounts = arrays.changed(node), memo.get(node)
+            version, kept_amounts = int(arrays.changed_at[arrays.row[node]]), memo.get(node)
             if kept_amounts is not None and kept_amounts[0] == version:
                 return kept_amounts[1]
             charges = self._store.charges_on(node)
@@ -455,8 +455,7 @@ class Reader:
     def entry(self, uid: str) -> Entry | None:
         """Return the charge of the pod."""
         with self._lock:
-            record = self._store.records.get(uid)
-        return record if isinstance(record, Entry) else None
+            return self._store.entry(uid)
 
     def record(self, uid: str) -> Record | None:
         """Return the known state of the pod."""

@@ -201,6 +201,7 @@ class Ledger(Reader):
         """
         with self._lock:
             before, node = self._store.records.get(ref.uid), allocation.node
+            arrays = self._store.arrays
             if records.next_phase(before, Event.ASSUMED) is None:
                 if before is not None and before.assumption is not None:
                     raise PodInFlight(f"pod {ref}: another bind of it has not ended")
@@ -211,7 +212,7 @@ class Ledger(Reader):
                 if isinstance(before, Entry):
                     raise PodMismatch(f"pod {ref} is already bound to node {before.node!r}")
             self._store.check_fits(ref.uid, request, allocation)
-            if seen is not None and self._store.arrays.changed(node) > seen:
+            if seen is not None and arrays.changed_at[arrays.row[node]] > seen:
                 raise InsufficientMemory(f"node {node!r} has changed meanwhile")
             node_record = self._store.nodes[node]
             if any(node_record.spec.uuids):
@@ -268,12 +269,8 @@ class Ledger(Reader):
             return resumed
 
     def settle(self, uid: str, token: int, pod: ObservedPod | None, now: float) -> None:
-        """Settle an overdue charge by a read of its pod made since `overdue` gave the token.
-
-        pod None: no pod of that name exists. A read that shows the pod bound makes its charge
-        landed; it is a fact once the watch shows it, since a list under way may be older than the
-        read. One that shows it unbound settles only once no late write can bind it any more; where
-        it was known to be bound, an alarm tells it.
+        """Settle an overdue charge by a read of its pod made since `overdue` gave the token; see
+        records.read.
         """
         with self._lock:
             step = records.read(self._store.records.get(uid), pod, token, now)

@@ -300,9 +300,7 @@ class ApiClient:
 
 
 class Watch:
-    """One watch; an iteration yields `(type, object)`, and `close()` from any thread ends the
-    watch.
-    """
+    """One watch; an iteration yields `(type, object)`; `close()` from any thread ends it."""
 
     def __init__(self, client: HttpClient, path: str, read_timeout: float) -> None:
         self._client = client
@@ -313,10 +311,7 @@ class Watch:
         self._closed = False
 
     def __iter__(self) -> Iterator[tuple[str, Json]]:
-        """Yield events until the server ends the stream or `close()` is called.
-
-        Raises ApiError for an ERROR event.
-        """
+        """Yield events until the server ends the stream or `close()` is called. Raises ApiError."""
         with self._client.stream(
             self._path, timeout=self._timeout, opened=self._opened
         ) as response:

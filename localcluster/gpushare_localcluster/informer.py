@@ -56,9 +56,7 @@ class Informer:
         self._thread.start()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait for the first list; return whether the handler got the list within `timeout`
-        seconds.
-        """
+        """Wait for the first list; return whether the handler got it within `timeout` seconds."""
         return self._synced.wait(timeout)
 
     def stop(self) -> None:

@@ -14,18 +14,18 @@ the times of its conditions (pkg/kubelet: 10 s between renewals of 40 s, 5 min b
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from gpushare.errors import ApiConflict, ApiNotFound, WireError
 from gpushare.wire.annotations import ALIYUN
 from gpushare_localcluster.api.objects import timestamp
 from gpushare_localcluster.api.reading import PodLogs
 from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
-from gpushare_localcluster.devices.admission import AdmissionError, Devices
 from gpushare_localcluster.informer import Informer, WorkLoop
 from gpushare_localcluster.pod_status import (
+    AdmissionError,
     container_log,
     containers,
     failed_status,
@@ -36,6 +36,9 @@ from gpushare_localcluster.pod_status import (
 )
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.objects import PODS, PodView, read_node, read_pod
+
+if TYPE_CHECKING:  # it needs gRPC
+    from gpushare_localcluster.devices.nodes import NodeDevices
 
 log = logging.getLogger(__name__)
 
@@ -127,10 +130,11 @@ class Kubelet:
     Closes `api` at the end. devices: None if no node has a device plug-in.
     """
 
-    def __init__(self, api: ApiClient, logs: PodLogs, devices: Devices | None = None) -> None:
+    def __init__(self, api: ApiClient, logs: PodLogs, devices: "NodeDevices | None" = None) -> None:
         self._logs = logs
-        self._devices = devices or Devices()
-        self._devices.changed = lambda node: self._loop.add(f"{_NODE}{node}")
+        self._devices = devices
+        if devices:
+            devices.changed = lambda node: self._loop.add(f"{_NODE}{node}")
         self._api = api
         self._lock = threading.Lock()
         self._pods: dict[str, Json] = {}
@@ -159,17 +163,22 @@ class Kubelet:
         if after is None:
             if before is not None:
                 name = before["metadata"]["name"]
-                self._devices.forget(name)
+                if self._devices:
+                    self._devices.forget(name)
                 with self._lock:
                     self._nodes.pop(name, None)
             return
         try:
             node = read_node(after)
-            self._devices.see(after)
+            if self._devices:
+                self._devices.see(after)
         except WireError as error:
             log.warning("node not understood name=%s error=%s", pod_name(after), error)
             return
-        missing = {key: value for key, value in _labels(node.name) if key not in node.labels}
+        # The labels that every kubelet adds to the node.
+        labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}
+        labels["kubernetes.io/arch"] = "amd64"
+        missing = {key: value for key, value in labels.items() if key not in node.labels}
         with self._lock:
             if missing:
                 self._unlabelled[node.name] = missing
@@ -230,10 +239,8 @@ class Kubelet:
         return None
 
     def _report(self, name: str) -> None:
-        """Write the labels of kubelets, and the units of the device plug-in, healthy ones as
-        allocatable.
-        """
-        amounts = self._devices.amounts(name)
+        """Write the labels of kubelets, and the units that the device plug-in reports."""
+        amounts = self._devices.amounts(name) if self._devices else None
         with self._lock:
             node = self._nodes.get(name)
             missing = self._unlabelled.pop(name, None)
@@ -272,7 +279,7 @@ class Kubelet:
             return None
         if uid not in self._admitted:
             try:
-                variables = self._devices.admit(pod)
+                variables = self._devices.admit(pod) if self._devices else {}
             except AdmissionError as error:
                 self._write_status(pod, failed_status(*_unexpected(str(error)), timestamp()))
                 return None
@@ -317,7 +324,8 @@ class Kubelet:
         return None
 
     def _release(self, uid: str) -> None:
-        self._devices.release(uid)
+        if self._devices:
+            self._devices.release(uid)
         node_name = self._admitted.pop(uid, None)
         node = self._nodes.get(node_name or "")
         if node is not None:
@@ -351,13 +359,6 @@ def admission_shortage(pod: PodView, node: NodeInfo) -> tuple[str, str] | None:
 def _unexpected(reason: str) -> tuple[str, str]:
     message = f"Pod was rejected: Allocate failed due to {reason}, which is unexpected"
     return "UnexpectedAdmissionError", message
-
-
-def _labels(node: str) -> Iterator[tuple[str, str]]:
-    """Yield the labels that every kubelet adds to the node."""
-    yield "kubernetes.io/hostname", node
-    yield "kubernetes.io/os", "linux"
-    yield "kubernetes.io/arch", "amd64"
 
 
 def _run_seconds(pod: Json) -> float | None:

@@ -18,9 +18,8 @@ from gpushare.commandline import Parser
 from gpushare.errors import ApiError, GpuShareError
 from gpushare_localcluster.demo.board import told_of
 from gpushare_localcluster.demo.cluster import DemoCluster, running
-from gpushare_localcluster.demo.kept import kept_lines, next_lines
 from gpushare_localcluster.demo.plan import Scenario, ScenarioError
-from gpushare_localcluster.demo.report import Report, natural
+from gpushare_localcluster.demo.report import Report, kept_lines, natural, next_lines
 from gpushare_localcluster.demo.scenario import (
     Part,
     Program,
@@ -36,9 +35,7 @@ from gpushare_localcluster.scheduler.trace import CycleTrace, Tracer, cycle_log
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the demo, and return the exit code: 0 if all expectations held, 1 if one failed, 2 for
-    bad input.
-    """
+    """Run the demo; return 0 if all expectations held, 1 if one failed, 2 for bad input."""
     arguments = _arguments(argv)
     if arguments.list:
         for file in shipped():
@@ -220,10 +217,7 @@ def _run_part(cluster: DemoCluster, part: Part, *, autoscaler_stays: bool) -> bo
 
 
 def _run_program(cluster: DemoCluster, part: Part, program: Program) -> bool:
-    """Run a program; return whether it ended without an exception.
-
-    Assertions are its expectations.
-    """
+    """Run a program; return whether it ended without an exception."""
     from kubernetes import client, config  # noqa: PLC0415 -- a second, which only programs need
 
     configuration = client.Configuration()

@@ -16,6 +16,10 @@ from gpushare.wire.quantity import to_units
 Json = dict[str, Any]
 
 
+class AdmissionError(Exception):
+    """The pod fails with UnexpectedAdmissionError."""
+
+
 def granted(pod: Json) -> dict[int, int]:
     """Return the units of the pod by device index."""
     annotations = pod["metadata"].get("annotations") or {}
@@ -40,9 +44,7 @@ def asked_units(pod: Json) -> int:
 
 
 def container_units(container: Json) -> int:
-    """Return the units of device memory in one container's limits, 0 for a missing or malformed
-    limit.
-    """
+    """Return the units of device memory in one container's limits, 0 for no valid limit."""
     limits = (container.get("resources") or {}).get("limits") or {}
     try:
         return to_units(limits.get(ALIYUN.resource, "0"))
@@ -139,9 +141,7 @@ def _conditions(now: str, *, ready: str, reason: str | None = None) -> list[Json
 
 
 def _container_statuses(pod: Json, state: Json, started: str, now: str) -> Json:
-    """Return the statuses of all containers; init containers have ended, sidecars have not. state:
-    of containers and sidecars.
-    """
+    """Return the statuses of containers; `state` is that of all but ended init containers."""
     states = [
         (item, _ended(started, now) if is_plain_init(pod, item) else state)
         for item in containers(pod)

@@ -20,7 +20,7 @@ from gpushare.wire.demands import node_state
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
 from gpushare.wire.pods import observe_pod
-from gpushare_localcluster.autoscaler.rules import (
+from gpushare_localcluster.autoscaler import (
     DISABLED,
     GOING,
     GROUP,

@@ -11,8 +11,15 @@ import pytest
 from gpushare.errors import ApiNotFound, SettingsError
 from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
-from gpushare_localcluster.autoscaler.rules import DISABLED, GROUP, Group
-from gpushare_localcluster.autoscaler.running import GROUPS, MAPS, STATUS, RunningAutoscaler
+from gpushare_localcluster.autoscaler import (
+    DISABLED,
+    GROUP,
+    GROUPS,
+    MAPS,
+    STATUS,
+    Group,
+    RunningAutoscaler,
+)
 from gpushare_localcluster.client import MERGE_PATCH, ApiClient
 from gpushare_localcluster.kubelet import Kubelet
 from tests.support.waiting import poll

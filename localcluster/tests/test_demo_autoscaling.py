@@ -10,7 +10,7 @@ from gpushare.errors import SettingsError
 from gpushare.wire.placeholders import FOR
 from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
-from gpushare_localcluster.autoscaler.running import GROUPS, MAPS
+from gpushare_localcluster.autoscaler import GROUPS, MAPS
 from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.demo import autoscaling
 from gpushare_localcluster.demo.autoscaling import PLACEHOLDERS, Autoscaling, read_groups

@@ -14,12 +14,12 @@ from gpushare_localcluster.scheduler.cluster_events import (
     EventWithHint,
     Resource,
 )
-from gpushare_localcluster.scheduler.feed import Feed
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, read_pod
 from gpushare_localcluster.scheduler.profiles import build_frameworks
 from gpushare_localcluster.scheduler.queue import SchedulingQueue
 from gpushare_localcluster.scheduler.runtime import Framework
+from gpushare_localcluster.scheduler.scheduler import Feed
 
 Json = dict[str, Any]
 ZONE = "zone"

@@ -12,7 +12,6 @@ from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 from gpushare_localcluster.scheduler.cache import Cache, NodeInfo, Snapshot
 from gpushare_localcluster.scheduler.cycle import FitError, SchedulingCycle
-from gpushare_localcluster.scheduler.feed import Feed
 from gpushare_localcluster.scheduler.framework import (
     SKIP,
     SUCCESS,
@@ -26,6 +25,7 @@ from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.profiles import build_framework, registry
 from gpushare_localcluster.scheduler.queue import SchedulingQueue
 from gpushare_localcluster.scheduler.runtime import Framework
+from gpushare_localcluster.scheduler.scheduler import Feed
 
 
 def pod(name: str = "p", **spec: Any) -> PodView:

@@ -13,8 +13,8 @@ from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare_localcluster.scheduler.framework import Code, CycleState
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
-from gpushare_localcluster.scheduler.others import OtherObjects
 from gpushare_localcluster.scheduler.plugins.topology_spread import PodTopologySpread
+from gpushare_localcluster.scheduler.scheduler import OtherObjects
 
 Json = dict[str, Any]
 ZONE = "topology.kubernetes.io/zone"

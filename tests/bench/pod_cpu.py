@@ -202,7 +202,10 @@ def _table(title: str, contenders: dict[str, _MeasuredExtender]) -> None:
             seconds = contender.taken[what]
             medians.append(statistics.median(seconds))
             line += f"  {name} {medians[-1]:6.0f} ({min(seconds):.0f})"
-        print(line + (f"  ratio {medians[0] / medians[-1]:.2f}" if len(medians) > 1 else ""))
+        # Of few calls the count of CPU may be nothing.
+        if len(medians) > 1 and medians[-1]:
+            line += f"  ratio {medians[0] / medians[-1]:.2f}"
+        print(line)
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ from gpushare_localcluster.scheduler.cycle import Decision, FitError, Scheduling
 from gpushare_localcluster.scheduler.extender import Candidate
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView, read_pod
-from gpushare_localcluster.scheduler.others import OtherObjects
 from gpushare_localcluster.scheduler.profiles import build_frameworks
+from gpushare_localcluster.scheduler.scheduler import OtherObjects
 from tests.e2e.binaries import program
 from tests.e2e.random_clusters import RandomCluster
 from tests.e2e.random_namespaces import budgets, namespaces, selecting

@@ -20,8 +20,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import LIMITS_LABEL, MEMORY_LIMIT
 from gpushare.wire.inventory import decode_inventory
 from gpushare_localcluster.api.resources import EVENTS
-from gpushare_localcluster.devices.admission import AdmissionError
-from gpushare_localcluster.pod_status import granted_devices
+from gpushare_localcluster.pod_status import AdmissionError, granted_devices
 from tests.integration.cluster import NODES, Cluster, Json
 from tests.integration.plugin_world import UNITS, PluginNode
 from tests.support.faults import status

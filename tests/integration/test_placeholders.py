@@ -20,7 +20,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.wire.objects import NODES as NODE_CODEC
 from gpushare.wire.objects import PODS as POD_CODEC
 from gpushare.wire.placeholders import FOR, Placeholder
-from gpushare_localcluster.autoscaler.rules import Autoscaler, Group
+from gpushare_localcluster.autoscaler import Autoscaler, Group
 from tests.integration.cluster import MARK, NODES, PODS, Cluster
 from tests.integration.wired import QUICK
 from tests.support.waiting import poll

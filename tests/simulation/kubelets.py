@@ -25,7 +25,7 @@ from gpushare_localcluster.api.deletion import DeleteOptions
 from gpushare_localcluster.api.objects import with_metadata
 from gpushare_localcluster.api.resources import PODS
 from gpushare_localcluster.api.status import StatusError
-from gpushare_localcluster.devices.admission import AdmissionError
+from gpushare_localcluster.pod_status import AdmissionError
 from tests.simulation.chance import Chance
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.plugin import OurPlugin, Weather, units_by_card, wrongly_given

@@ -26,9 +26,13 @@ from gpushare.kube.api import Lines
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Decoded
 from gpushare.wire.objects import PODS
-from gpushare_localcluster.devices.admission import AdmissionError
 from gpushare_localcluster.devices.manager import HEALTHY, UNHEALTHY, ContainerGrant, DeviceManager
-from gpushare_localcluster.pod_status import container_units, containers, is_plain_init
+from gpushare_localcluster.pod_status import (
+    AdmissionError,
+    container_units,
+    containers,
+    is_plain_init,
+)
 from tests.simulation.chance import Chance
 from tests.simulation.truth import Json, PodTruth
 

@@ -5,7 +5,7 @@ import pytest
 from gpushare.core.model import Allocation, Request
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.binding import encode
-from gpushare_localcluster.devices.admission import AdmissionError
+from gpushare_localcluster.pod_status import AdmissionError
 from tests.simulation.plugin import ContainerCards, OurPlugin, Weather, units_by_card, wrongly_given
 from tests.simulation.truth import RESOURCE, Asked, Json, PodTruth
 

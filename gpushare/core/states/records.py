@@ -172,7 +172,9 @@ def read(record: Record | None, pod: ObservedPod | None, token: int, now: float)
     """Return the record after a read of the pod, made since it was given the token.
 
     pod None: no pod of that name exists. A read that shows the pod bound makes its charge landed;
-    it is a fact once the watch shows it, since a list under way may be older than the read.
+    it is a fact once the watch shows it, since a list under way may be older than the read. One
+    that shows it unbound frees the charge once no late write can bind it any more; where it was
+    known to be bound, an alarm tells it.
     """
     assumption = record.assumption if record else None
     if not isinstance(record, Entry) or assumption is None or assumption.token != token:

@@ -61,10 +61,7 @@ def admitted(resource: Resource, body: Object, now: str) -> Object:
 
 
 def completed(resource: Resource, body: Object) -> Object:
-    """Return the object with defaults and canonical quantities.
-
-    Raises StatusError: 400 or 422 for an object that breaks a rule of the kind.
-    """
+    """Return the object with defaults and canonical quantities. Raises StatusError: 400, 422."""
     if resource is PODS:
         return pods.with_defaults(body)
     if resource is NODES:
@@ -121,7 +118,10 @@ def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Objec
     if resource.status:
         body = with_fields(body, status=old.get("status"))
     if resource is PODS:
-        body = pods.with_importance(old, body)
+        # The priority stays, unless the update of a client sets one.
+        fields, spec = ("priority", "preemptionPolicy"), section(old, "spec")
+        importance = {field: spec[field] for field in fields if field in spec}
+        body = {**body, "spec": {**importance, **with_fields(section(body, "spec"))}}
     body = completed(resource, body)
     if resource is PODS:
         pods.check_update(old, body)
@@ -229,10 +229,7 @@ def _counted(exactly: Object) -> Object:
 
 
 def _with_claim_status(old: Object, new: Object) -> Object:
-    """Return the claim with the new status and the old metadata.
-
-    Raises StatusError: 422.
-    """
+    """Return the claim with the new status and the old metadata. Raises StatusError: 422."""
     status = with_fields(section(new, "status"))
     before, after = section(section(old, "status"), "allocation"), section(status, "allocation")
     if before and after and before != after:

@@ -85,7 +85,9 @@ class Rest:
         if call.method == "GET" and call.flag("watch") and not target.name:
             return reading.watch(self._registry, target, call, self._bookmark_every)
         verb = self._verbs(target).get(call.method)
-        if verb is None or (not target.name and not _listed(target, call)):
+        names = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+        is_served = target.name or names.get(call.method) in target.resource.verbs
+        if verb is None or not is_served:
             raise method_not_allowed(call.method)
         return verb(self._registry, target, call)
 
@@ -109,11 +111,6 @@ def _no(registry: Registry, target: Target, call: Call) -> Response:
     registry.get(target.resource, target.home, target.name)
     reason = "its containers are not processes, they only report that they run"
     raise bad_request(f"the local cluster has no {target.subresource}: {reason}")
-
-
-def _listed(target: Target, call: Call) -> bool:
-    names = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
-    return names[call.method] in target.resource.verbs
 
 
 REQUESTS_KEPT = 100_000

@@ -111,10 +111,7 @@ class Target:
 
 
 def target_of(group: str, version: str, path: str) -> Target:
-    """Return the target of the path after the API version.
-
-    Raises StatusError: 404 for a path that is not served.
-    """
+    """Return the target of the path after the API version. Raises StatusError: 404."""
     parts = path.strip("/").split("/")
     namespace = None
     if parts[0] == NAMESPACES.plural and len(parts) > 2 and find(group, version, parts[2]):

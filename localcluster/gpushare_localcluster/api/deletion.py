@@ -44,10 +44,7 @@ class DeleteOptions:
 
 
 def decode_options(body: Object) -> DeleteOptions:
-    """Return the options in the body of a DELETE.
-
-    Raises StatusError: 400 for values of the wrong type.
-    """
+    """Return the options in the body of a DELETE. Raises StatusError: 400."""
     if body.get("kind", "DeleteOptions") != "DeleteOptions":
         raise bad_request(f"the body of a DELETE must be DeleteOptions, not {body['kind']!r}")
     grace = body.get("gracePeriodSeconds")
@@ -172,10 +169,7 @@ def counted(budget: Object, pod: Object, now: str) -> Object:
 
 
 def disrupted(pod: Object, options: DeleteOptions, now: str) -> Object:
-    """Return the pod with the condition DisruptionTarget.
-
-    Raises StatusError: 409 if a precondition fails.
-    """
+    """Return the pod with the condition DisruptionTarget. Raises StatusError: 409."""
     check_preconditions(PODS, pod, options)
     reason = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
     status = with_condition(section(pod, "status"), "DisruptionTarget", "True", now, **reason)

@@ -66,9 +66,7 @@ def _pointer(text: str) -> list[str]:
 
 
 def _index(items: list[object], step: str, *, end: bool) -> int:
-    """Return a position in a list; with `end` the position after the last item is valid (for
-    "add").
-    """
+    """Return a position in a list; with `end`, for "add", the one after the last item too."""
     if end and step == "-":
         return len(items)
     if not re.fullmatch("0|[1-9][0-9]{0,8}", step):
@@ -155,10 +153,7 @@ def merge_key(parent: str, field: str) -> str | None:
 
 
 def strategic_merge(target: Object, patch: object) -> Object:
-    """Return the object with a strategic merge patch applied.
-
-    Raises StatusError: 400 for a patch of the wrong shape.
-    """
+    """Return the object with a strategic merge patch applied. Raises StatusError: 400."""
     if not isinstance(patch, dict):
         raise bad_request("a strategic merge patch is an object")
     return _merge(target, patch, "")
@@ -167,7 +162,8 @@ def strategic_merge(target: Object, patch: object) -> Object:
 def _merge(target: Object, patch: Object, parent: str) -> Object:
     match patch.get(DIRECTIVE):
         case None | "merge":
-            merged = _retained(target, patch)
+            kept = _list(patch.get(RETAIN, list(target)), RETAIN)
+            merged = {field: value for field, value in target.items() if field in kept}
         case "replace":
             return {field: value for field, value in patch.items() if field != DIRECTIVE}
         case "delete":
@@ -177,7 +173,9 @@ def _merge(target: Object, patch: Object, parent: str) -> Object:
     for field, value in patch.items():
         if not field.startswith("$"):
             _merge_field(merged, field, value, patch, parent)
-    _reorder_untouched(merged, patch, parent)
+    for field in _directed(patch, ORDER):
+        if field not in patch and field in merged:  # the patch has an order of the list alone
+            _merge_field(merged, field, [], patch, parent)
     for field in _directed(patch, DELETE):
         unwanted = _list(patch[DELETE + field], DELETE + field)
         merged[field] = [item for item in merged.get(field) or [] if item not in unwanted]
@@ -186,20 +184,6 @@ def _merge(target: Object, patch: Object, parent: str) -> Object:
 
 def _directed(patch: Object, directive: str) -> list[str]:
     return [name.removeprefix(directive) for name in patch if name.startswith(directive)]
-
-
-def _reorder_untouched(merged: Object, patch: Object, parent: str) -> None:
-    """Order the lists for which the patch has only an order."""
-    for field in _directed(patch, ORDER):
-        if field not in patch and field in merged:
-            _merge_field(merged, field, [], patch, parent)
-
-
-def _retained(target: Object, patch: Object) -> Object:
-    if RETAIN not in patch:
-        return dict(target)
-    retained_fields = _list(patch[RETAIN], RETAIN)
-    return {field: value for field, value in target.items() if field in retained_fields}
 
 
 def _merge_field(merged: Object, field: str, value: object, patch: Object, parent: str) -> None:
@@ -221,7 +205,7 @@ def _merge_list(
 ) -> list[object]:
     if key is None and field not in SETS:
         return [item for item in patch if not _is_directive(item)]
-    if any(_is_directive(item) and item.get(DIRECTIVE) == "replace" for item in _objects(patch)):
+    if {DIRECTIVE: "replace"} in patch:
         return [item for item in patch if not _is_directive(item)]
     if key is None:
         merged = current + [item for item in patch if item not in current]
@@ -271,22 +255,15 @@ def _ordered(
     result: list[object] = []
     for item in ordered_items:
         place = identity(item)
-        while remaining and place in before and _earlier(before, identity(remaining[0]), place):
+        earlier = before[: before.index(place)] if place in before else []
+        while remaining and identity(remaining[0]) in earlier:
             result.append(remaining.pop(0))
         result.append(item)
     return result + remaining
 
 
-def _earlier(order: list[object], one: object, two: object) -> bool:
-    return one in order and order.index(one) < order.index(two)
-
-
 def _is_directive(item: object) -> bool:
     return isinstance(item, dict) and DIRECTIVE in item and len(item) == 1
-
-
-def _objects(items: list[object]) -> list[Object]:
-    return [item for item in items if isinstance(item, dict)]
 
 
 def _list(value: object, field: str) -> list[object]:

@@ -59,7 +59,9 @@ def with_defaults(body: Object) -> Object:
     """
     spec = section(body, "spec")
     for field in (*CONTAINER_LISTS, "tolerations", "schedulingGates", "volumes"):
-        _check_list(spec, field)
+        value = [] if spec.get(field) is None else spec[field]
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise bad_request(f"spec.{field} must be a list of objects")
     _check_containers(body, spec)
     _check_pod_level(name_of(body), spec)
     if spec.get("schedulingGates") and spec.get("nodeName"):
@@ -100,13 +102,6 @@ def _asked(container: Object) -> Object:
     resources = section(container, "resources")
     lists = {field: canonical_list(resources.get(field), field) for field in ("limits", "requests")}
     return {**resources, **{field: amounts for field, amounts in lists.items() if amounts}}
-
-
-def with_importance(old: Object, new: Object) -> Object:
-    """Return the pod with the old priority, unless the update of a client sets one."""
-    fields = ("priority", "preemptionPolicy")
-    old_values = {field: value for field, value in section(old, "spec").items() if field in fields}
-    return {**new, "spec": {**old_values, **with_fields(section(new, "spec"))}}
 
 
 def new_status(body: Object, now: str) -> Object:
@@ -164,14 +159,6 @@ def _only_permitted_changes(before: Object, after: Object) -> bool:
     old, new = (spec.get("activeDeadlineSeconds") for spec in (before, after))
     sooner = old is None or (isinstance(old, int) and isinstance(new, int) and new <= old)
     return keeps_tolerations and only_removes_gates and sooner
-
-
-def _check_list(spec: Object, field: str) -> None:
-    value = spec.get(field)
-    if value is None:
-        return
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise bad_request(f"spec.{field} must be a list of objects")
 
 
 def _check_containers(body: Object, spec: Object) -> None:
@@ -256,10 +243,8 @@ def _check_resource(
     pod: Object, container: Object, resource: str, request: str, limit: str | None
 ) -> None:
     """Refuse an impossible resource, and an over-committed extended resource."""
-    name, field_path = (
-        name_of(pod),
-        f"spec.containers[{container.get('name')}].resources.{resource}",
-    )
+    name = name_of(pod)
+    field_path = f"spec.containers[{container.get('name')}].resources.{resource}"
     if resource.startswith("hugepages-"):
         return
     # Only resources of quotas are called requests.NAME.
@@ -298,22 +283,15 @@ def qos_class(body: Object) -> str:
     ]
     if not any(request or limit for request, limit in amounts):
         return "BestEffort"
-    return (
-        "Guaranteed"
-        if all(limit and limit == request for request, limit in amounts)
-        else ("Burstable")
-    )
+    equal = all(limit and limit == request for request, limit in amounts)
+    return "Guaranteed" if equal else "Burstable"
 
 
 _BINDING = "pods/binding"
 
 
 def target_node(binding: Object) -> str:
-    """Return the node that a Binding names.
-
-    Raises StatusError: 400 for a Binding of the wrong shape, 500 for a target of another kind or
-    without the name of a node, as kube-apiserver answers.
-    """
+    """Return the node that a Binding names. Raises StatusError: 400, 500."""
     target = binding.get("target") or {}
     if not isinstance(target, dict) or not isinstance(target.get("name") or "", str):
         raise bad_request("target of a Binding must be a reference to a node")
@@ -326,10 +304,7 @@ def target_node(binding: Object) -> str:
 
 
 def check_binding(binding: Object, namespace: str, name: str) -> None:
-    """Refuse a Binding of another pod than that in the path.
-
-    Raises StatusError: 400, or as `target_node` does.
-    """
+    """Refuse a Binding of another pod than that in the path. Raises StatusError: 400, 500."""
     if binding.get("kind", "Binding") != "Binding":
         raise bad_request(f"expected a Binding, not {binding['kind']!r}")
     if name_of(binding) != name:

@@ -141,21 +141,12 @@ def _text(value: Value) -> str:
     return _bytes(value).decode()
 
 
-def _base64(value: Value) -> str:
-    return base64.b64encode(_bytes(value)).decode()
-
-
 def _number(value: Value) -> int:
     """Return an int32 or int64."""
     if not isinstance(value, int):
         raise ProtobufError("bytes stand where a number should")
     low = value & (2**64 - 1)
     return low - 2**64 if low >= 2**63 else low
-
-
-def _quantity(value: Value) -> str:
-    """Return a `resource.Quantity`."""
-    return _text(dict(_values(_bytes(value))).get(1, b""))
 
 
 def _time(value: Value) -> str | None:
@@ -176,12 +167,12 @@ def _int_or_text(value: Value) -> int | str:
 
 
 _SCALARS: dict[str, Callable[[Value], object]] = {
-    "base64": _base64,
+    "base64": lambda value: base64.b64encode(_bytes(value)).decode(),
     "bytes": _bytes,
     "flag": lambda value: _number(value) != 0,
     "intOrText": _int_or_text,
     "number": _number,
-    "quantity": _quantity,
+    "quantity": lambda value: _text(dict(_values(_bytes(value))).get(1, b"")),
     "serverSet": lambda _value: None,
     "text": _text,
     "time": _time,

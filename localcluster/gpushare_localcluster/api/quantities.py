@@ -52,7 +52,8 @@ def canonical(text: object) -> str:
     mantissa, exponent = _decimal(value)
     if suffix[:1] in {"e", "E"} and len(suffix) > 1:
         return f"{mantissa}e{exponent}" if exponent else str(mantissa)
-    return f"{mantissa}{_suffix_of(exponent)}"
+    suffix = next(suffix for suffix, power in _DECIMAL.items() if power == exponent)
+    return f"{mantissa}{suffix}"
 
 
 def _binary(value: int) -> str:
@@ -72,10 +73,6 @@ def _decimal(value: Decimal) -> tuple[int, int]:
         mantissa //= 1000
         exponent += 3
     return mantissa, exponent
-
-
-def _suffix_of(exponent: int) -> str:
-    return next(suffix for suffix, power in _DECIMAL.items() if power == exponent)
 
 
 def canonical_list(resources: object, field: str) -> Object:

@@ -46,7 +46,7 @@ POLL = 1.0
 """Seconds between two checks of the client by a quiet watch."""
 
 GATHER = 0.01
-"""Seconds in which changes gather, so that a burst takes few writes."""
+"""Seconds that changes gather, so that a burst takes few writes."""
 
 Encode = Callable[[Record], bytes]
 
@@ -93,10 +93,7 @@ class Watch:
         return [self._line("ADDED", record) for record in records if self._scope.holds(record)]
 
     def step(self) -> list[bytes]:
-        """Return the lines of the changes since the last step.
-
-        Raises StatusError: 410 if the history no longer reaches back to the cursor.
-        """
+        """Return the lines of the changes since the last step. Raises StatusError: 410."""
         changes, self.cursor = self._store.since(self._scope.resource.table, self.cursor)
         return [line for change in changes if (line := self._seen(change)) is not None]
 
@@ -255,10 +252,7 @@ def _place(target: Target, call: Call) -> Place | None:
 
 
 def wants_table(call: Call) -> bool:
-    """Return whether the client prefers a Table to plain JSON.
-
-    Raises StatusError: 406 if the client accepts neither.
-    """
+    """Return whether the client prefers a Table to plain JSON. Raises StatusError: 406."""
     if not call.accept.strip():
         return False
     for choice in call.accept.split(","):
@@ -304,7 +298,8 @@ def listing(registry: Registry, target: Target, call: Call) -> Response:
     page, remaining = records[start : start + limit], len(records) - start - limit
     meta: Object = {"resourceVersion": str(version)}
     if remaining > 0:
-        meta["continue"] = _token(version, page[-1].key)
+        token = to_json([version, *page[-1].key])
+        meta["continue"] = base64.urlsafe_b64encode(token).decode()
         meta["remainingItemCount"] = remaining
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
@@ -323,10 +318,6 @@ def _exact_version(registry: Registry, call: Call) -> int | None:
     return version if call.query.get("resourceVersionMatch") == "Exact" else None
 
 
-def _token(version: int, key: tuple[str, str]) -> str:
-    return base64.urlsafe_b64encode(to_json([version, *key])).decode()
-
-
 def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
     token = call.query.get("continue")
     if not token:
@@ -342,10 +333,7 @@ def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
 
 
 def watch(registry: Registry, target: Target, call: Call, bookmark_every: float) -> Response:
-    """Return a stream of changes.
-
-    Raises StatusError: 400, 406, 422 for contradicting options.
-    """
+    """Return a stream of changes. Raises StatusError: 400, 406, 422."""
     _check_options(target, call)
     resource, store = target.resource, registry.store
     matches = selection(target, call)

@@ -70,10 +70,7 @@ class Registry:
     def create(
         self, resource: Resource, namespace: str, body: Object, *, dry_run: bool = False
     ) -> Record:
-        """Return the new object.
-
-        Raises StatusError: 400, 403, 404 (namespace), 409 (name taken) or 422.
-        """
+        """Return the new object. Raises StatusError: 400, 403, 404, 409, 422."""
         stored = self._incoming(resource, body)
         if metadata(stored).get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
@@ -103,10 +100,7 @@ class Registry:
         *,
         at: int | None = None,
     ) -> tuple[list[Record], int]:
-        """Return the objects that match, and the version of the list.
-
-        Raises StatusError: 410 if the version `at` is no longer kept.
-        """
+        """Return the objects that match, and the version of the list. Raises StatusError: 410."""
         records, version = self.store.records(resource.table, namespace, at=at)
         if matches is not None:
             records = [record for record in records if matches(record.body)]

@@ -264,10 +264,7 @@ def groups() -> list[Object]:
 
 
 def resource_list(name: str, api_version: str) -> Object:
-    """Return the document at `/api/VERSION` or `/apis/GROUP/VERSION`.
-
-    Raises StatusError: 404 for an unknown version.
-    """
+    """Return the document at `/api/VERSION` or `/apis/GROUP/VERSION`. Raises StatusError: 404."""
     resources: list[Object] = []
     for row in RESOURCES:
         if (row.group, row.version) == (name, api_version):

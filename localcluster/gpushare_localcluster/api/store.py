@@ -62,10 +62,7 @@ class Waiters:
         self._read: dict[str, Callable[[Object], str]] = {}
 
     def add(self, waiter: Waiter) -> None:
-        """Add a waiter.
-
-        Only changes of objects with its field and value, before or after, can wake it.
-        """
+        """Add a waiter; only changes of objects with its field and value can wake it."""
         self._at.setdefault(waiter.place, set()).add(waiter)
         if waiter.place is not None and waiter.place[0] not in self._read:
             self._read[waiter.place[0]] = field_value(waiter.place[0])
@@ -105,16 +102,6 @@ class Waiters:
 
 HISTORY = 20_000
 """Upper bound on the changes kept per resource, by default; older versions answer 410."""
-
-
-def utc_now() -> datetime:
-    """Return the time of day in UTC."""
-    return datetime.now(UTC)
-
-
-def random_uid() -> str:
-    """Return a new uid."""
-    return str(uuid.uuid4())
 
 
 class _Table:
@@ -158,8 +145,8 @@ class Store:
     def __init__(
         self,
         *,
-        clock: Callable[[], datetime] = utc_now,
-        new_uid: Callable[[], str] = random_uid,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        new_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
         history: int = HISTORY,
     ) -> None:
         """Start empty at version 1, since clients take 0 for "any version"."""
@@ -279,7 +266,7 @@ class Store:
         until: Callable[[], bool] = lambda: False,
     ) -> int:
         """Wait for a change after `version` that concerns the caller, for `timeout` s at most;
-        return the version from which to continue, as no change up to it concerns the caller. place:
+        return the version to continue from, as no change up to it concerns the caller. place:
         a field and a value that each relevant change has, before or after.
 
         `wake` ends the wait too; `until` tells whether `wake` was called before.

@@ -54,25 +54,16 @@ def check_shape(body: Object) -> None:
         if not isinstance(meta.get(field), str | None):
             raise bad_request(f"metadata.{field} must be a string")
     for field in ("labels", "annotations"):
-        _check_strings(meta.get(field), f"metadata.{field}")
-    _check_lists(meta)
-
-
-def _check_lists(meta: Object) -> None:
+        pairs = {} if meta.get(field) is None else meta[field]
+        if not isinstance(pairs, dict):
+            raise bad_request(f"metadata.{field} must be an object")
+        for key, value in pairs.items():
+            if not isinstance(value, str):
+                raise bad_request(f"metadata.{field}[{key!r}] must be a string, not {value!r}")
     for field, item_type in (("finalizers", str), ("ownerReferences", dict)):
         items = [] if meta.get(field) is None else meta[field]
         if not isinstance(items, list) or not all(isinstance(item, item_type) for item in items):
             raise bad_request(f"metadata.{field} must be a list of {item_type.__name__}")
-
-
-def _check_strings(pairs: object, field: str) -> None:
-    if pairs is None:
-        return
-    if not isinstance(pairs, dict):
-        raise bad_request(f"{field} must be an object")
-    for key, value in pairs.items():
-        if not isinstance(value, str):
-            raise bad_request(f"{field}[{key!r}] must be a string, not {value!r}")
 
 
 def check_metadata(resource: Resource, body: Object) -> None:
@@ -85,10 +76,11 @@ def check_metadata(resource: Resource, body: Object) -> None:
     if not name:
         raise wrong("name", "Required value: name or generateName is required")
     valid = is_label(name) if resource is NAMESPACES else is_subdomain(name)
-    if not (valid or (resource.any_name and _is_path_segment(name))):
+    is_segment = name not in (".", "..") and not set(name) & set("/%")
+    if not (valid or (resource.any_name and is_segment)):
         raise wrong("name", f"Invalid value: {name!r}: {SUBDOMAIN_RULE}")
     for key, value in (meta.get("labels") or {}).items():
-        if not _is_label_pair(key, value):
+        if not is_qualified(key) or len(value) > 63 or not _LABEL_VALUE.fullmatch(value):
             raise wrong("labels", f"Invalid value: {key!r}: {value!r} is no label")
     annotations: dict[str, str] = meta.get("annotations") or {}
     odd = [key for key in annotations if not is_qualified(key.lower())]
@@ -96,14 +88,6 @@ def check_metadata(resource: Resource, body: Object) -> None:
         raise wrong("annotations", f"Invalid value: {odd[0]!r} is no qualified name")
     if sum(map(len, annotations)) + sum(map(len, annotations.values())) > ANNOTATIONS_LIMIT:
         raise wrong("annotations", f"Too long: may not be more than {ANNOTATIONS_LIMIT} bytes")
-
-
-def _is_path_segment(name: str) -> bool:
-    return name not in (".", "..") and not set(name) & set("/%")
-
-
-def _is_label_pair(key: str, value: str) -> bool:
-    return is_qualified(key) and len(value) <= 63 and bool(_LABEL_VALUE.fullmatch(value))
 
 
 def is_qualified(key: str) -> bool:

@@ -70,10 +70,7 @@ def is_workload(resource: Resource) -> bool:
 
 
 def with_defaults(resource: Resource, body: Object) -> Object:
-    """Return the object with defaults, also in the pod template.
-
-    Raises StatusError: 400 for values of the wrong type, 422 for an object that breaks a rule.
-    """
+    """Return the object with defaults, also in the pod template. Raises StatusError: 400, 422."""
     kind, client_spec = resource.kind, with_fields(section(body, "spec"))
     for field in ("selector", "template", "strategy", "updateStrategy"):
         if not isinstance(client_spec.get(field, {}), dict):
@@ -143,56 +140,37 @@ def _strategy(strategy: Object, limits: Object) -> Object:
 
 
 def _check(resource: Resource, body: Object) -> None:
-    _check_counts(resource, body)
-    if resource.kind == "Job":
-        _check_job(resource, body)
-        return
     spec: Object = body["spec"]
-    policy = spec["template"]["spec"].get("restartPolicy")
-    if policy != "Always":
-        reason = f'Unsupported value: "{policy}": supported values: "Always"'
-        raise _wrong(resource, body, "template.spec.restartPolicy", reason)
-    _check_selector(resource, body)
-    if resource.kind == "Deployment" and not _moves(section(spec, "strategy")):
-        reason = "Invalid value: 0: may not be 0 when `maxSurge` is 0"
-        raise _wrong(resource, body, "strategy.rollingUpdate.maxUnavailable", reason)
-
-
-def _check_counts(resource: Resource, body: Object) -> None:
     for field in _COUNTS:
-        count = body["spec"].get(field, 0)
+        count = spec.get(field, 0)
         if isinstance(count, bool) or not isinstance(count, int):
             raise bad_request(f"spec.{field} must be an integer, not {count!r}")
         if count < 0:
             reason = f"Invalid value: {count}: must be greater than or equal to 0"
             raise _wrong(resource, body, field, reason)
-
-
-def _check_job(resource: Resource, body: Object) -> None:
-    template: Object = body["spec"]["template"]
-    if template["spec"].get("restartPolicy") not in ("OnFailure", "Never"):
-        reason = 'Required value: valid values: "OnFailure", "Never"'
+    supported = ("OnFailure", "Never") if resource.kind == "Job" else ("Always",)
+    policy = spec["template"]["spec"].get("restartPolicy")
+    if policy not in supported:
+        values = ", ".join(f'"{value}"' for value in supported)
+        reason = f'Unsupported value: "{policy}": supported values: {values}'
         raise _wrong(resource, body, "template.spec.restartPolicy", reason)
-
-
-def _check_selector(resource: Resource, body: Object) -> None:
-    spec: Object = body["spec"]
+    if resource.kind == "Job":
+        return
     selector, labels = spec.get("selector"), metadata(spec["template"]).get("labels") or {}
     if not selector:
         raise _wrong(resource, body, "selector", "Required value")
     if not selects(selector, labels):
         reason = f"Invalid value: {labels}: `selector` does not match template `labels`"
         raise _wrong(resource, body, "template.metadata.labels", reason)
+    rolling = section(section(spec, "strategy"), "rollingUpdate")
+    limits = {str(rolling.get(field)) for field in ("maxUnavailable", "maxSurge")}
+    if resource.kind == "Deployment" and rolling and limits <= {"0", "0%"}:
+        reason = "Invalid value: 0: may not be 0 when `maxSurge` is 0"
+        raise _wrong(resource, body, "strategy.rollingUpdate.maxUnavailable", reason)
 
 
 def _wrong(resource: Resource, body: Object, field: str, reason: str) -> StatusError:
     return invalid(_called(resource), name_of(body), f"spec.{field}", reason)
-
-
-def _moves(strategy: Object) -> bool:
-    rolling = section(strategy, "rollingUpdate")
-    limits = [str(rolling.get(field)) for field in ("maxUnavailable", "maxSurge")]
-    return not rolling or any(limit not in ("0", "0%") for limit in limits)
 
 
 def _called(resource: Resource) -> str:

@@ -83,10 +83,7 @@ def media_type(call: Call) -> str:
 
 
 def object_of(call: Call) -> Object:
-    """Return the object in the body, from JSON or protobuf.
-
-    Raises StatusError: 400, or 415 for an unsupported media type or protobuf kind.
-    """
+    """Return the object in the body, from JSON or protobuf. Raises StatusError: 400, 415."""
     if media_type(call) == protobuf.MEDIA_TYPE:
         try:
             return protobuf.decode(call.body)
@@ -278,10 +275,7 @@ def scale_of(body: Object) -> Object:
 
 
 def scaled(body: Object, scale: Object) -> Object:
-    """Return the object with the replicas of a Scale.
-
-    Raises StatusError: 400 or 422 for an invalid number.
-    """
+    """Return the object with the replicas of a Scale. Raises StatusError: 400, 422."""
     replicas = section(scale, "spec").get("replicas", 0)
     if isinstance(replicas, bool) or not isinstance(replicas, int):
         raise bad_request(f"spec.replicas of a Scale must be an integer, not {replicas!r}")

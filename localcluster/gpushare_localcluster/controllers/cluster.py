@@ -7,6 +7,7 @@ twice. Facts: k8s.io/kubernetes pkg/controller (controller_utils.go, controller_
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -103,11 +104,8 @@ class Cluster:
     def create_pod(self, owner: Json, template: Json, **meta: object) -> bool:
         """Create a pod from a template; after a refusal, write an event and return False."""
         template_meta = template.get("metadata") or {}
-        merged: Json = {
-            field: template_meta[field]
-            for field in ("labels", "annotations")
-            if field in template_meta
-        }
+        fields = {"labels", "annotations"} & template_meta.keys()
+        merged: Json = {field: template_meta[field] for field in fields}
         for field, value in meta.items():
             merged[field] = {**merged.get(field, {}), **value} if isinstance(value, dict) else value
         merged.setdefault("generateName", f"{name(owner)}-")
@@ -258,16 +256,14 @@ def ready(pod: Json) -> bool:
 
 
 def wait_until_available(pod: Json, owner: Json) -> float:
-    """Return the seconds until a pod is available: 0 for an available pod, infinite for an unready
-    one.
-    """
+    """Return the seconds until a pod is available: 0 if it is, infinite if it is not ready."""
     if not ready(pod):
         return math.inf
     min_ready_seconds = owner["spec"].get("minReadySeconds") or 0
     since = condition(pod, "Ready").get("lastTransitionTime")
-    return (
-        max(0.0, min_ready_seconds - seconds_since(since)) if min_ready_seconds and since else 0.0
-    )
+    if not min_ready_seconds or not since:
+        return 0.0
+    return max(0.0, min_ready_seconds - seconds_since(since))
 
 
 def counted(pods: list[Json], owner: Json) -> tuple[int, int, float | None]:
@@ -279,16 +275,9 @@ def counted(pods: list[Json], owner: Json) -> tuple[int, int, float | None]:
 
 
 def first_to_go(pod: Json) -> tuple[Any, ...]:
-    """Return the sort key for deletion: unassigned, pending, unready and cheap pods, then the
-    newest.
-    """
+    """Return the sort key for deletion: unassigned, pending, unready, cheap, then new pods."""
     costs = pod["metadata"].get("annotations") or {}
-    cost = costs.get("controller.kubernetes.io/pod-deletion-cost", "0")
+    cost_text = costs.get("controller.kubernetes.io/pod-deletion-cost", "0")
+    cost = int(cost_text) if re.fullmatch("[+-]?[0-9]{1,10}", cost_text) else 0
     age = -seconds_of(pod["metadata"]["creationTimestamp"])
-    return bool(pod["spec"].get("nodeName")), phase(pod) == "Running", ready(pod), _int(cost), age
-
-
-def _int(text: str) -> int:
-    with suppress(ValueError):
-        return int(text)
-    return 0
+    return bool(pod["spec"].get("nodeName")), phase(pod) == "Running", ready(pod), cost, age

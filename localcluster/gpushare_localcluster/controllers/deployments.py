@@ -4,7 +4,6 @@ Facts: k8s.io/kubernetes pkg/controller/replicaset and pkg/controller/deployment
 recreate.go, progress.go, sync.go, util/deployment_util.go).
 """
 
-from gpushare_localcluster.api.objects import timestamp
 from gpushare_localcluster.client import Json
 from gpushare_localcluster.controllers.cluster import (
     RETRY,
@@ -16,7 +15,6 @@ from gpushare_localcluster.controllers.cluster import (
     first_to_go,
     hashed,
     name,
-    seconds_since,
     share,
     with_condition,
 )
@@ -126,9 +124,6 @@ def reconcile_replica_set(cluster: Cluster, owner: Json) -> float | None:
 _HASH = "pod-template-hash"
 _PROGRESSING = "Progressing"
 _AVAILABLE = "NewReplicaSetAvailable"
-_PAUSED = ("DeploymentPaused", "Deployment is paused")
-_RESUMED = ("DeploymentResumed", "Deployment is resumed")
-_GROWING = ("updatedReplicas", "readyReplicas", "availableReplicas")
 _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION)
 _OLD_PODS_END_SECONDS = 0.1
 
@@ -148,9 +143,12 @@ def reconcile_deployment(cluster: Cluster, owner: Json) -> float | None:
         return _OLD_PODS_END_SECONDS  # the end of the last pod changes no ReplicaSet
     else:
         new = _newest(cluster, owner, new, olds)
-        if not _grown(cluster, owner, new, olds):
+        before = replicas(new)
+        scale(cluster, owner, new, min(owner["spec"]["replicas"], _room(owner, before, olds)))
+        if replicas(new) == before:
             _shrink(cluster, owner, new, olds)
-    return _tell(cluster, owner, new, olds)
+    _tell(cluster, owner, new, olds)
+    return None
 
 
 def _template(item: Json) -> Json:
@@ -211,12 +209,6 @@ def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) 
     }
     new = cluster.create("ReplicaSet", owner, body)
     tell_scaled(cluster, owner, new, 0)
-    message = f'Created new replica set "{name(new)}"'
-    # In this object, which the next write of the status uses.
-    status = owner.setdefault("status", {})
-    status["conditions"] = with_condition(
-        status.get("conditions") or [], _PROGRESSING, "True", "NewReplicaSetCreated", message
-    )
     return new
 
 
@@ -231,14 +223,6 @@ def _room(owner: Json, now: int, olds: list[Json]) -> int:
         return desired
     total = now + sum(max(replicas(old), count(old, "replicas")) for old in olds)
     return min(desired, now + max(0, desired + surge(owner) - total))
-
-
-def _grown(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> bool:
-    """Scale the newest ReplicaSet up to its limit; return whether the size changed."""
-    now = replicas(new)
-    size = min(owner["spec"]["replicas"], _room(owner, now, olds))
-    scale(cluster, owner, new, size)
-    return bool(size != now)
 
 
 def _shrink(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> None:
@@ -261,79 +245,39 @@ def _shrink(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> None:
         spare -= removed
 
 
-def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> float | None:
-    """Write the status; return the seconds until the progress deadline."""
+def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> None:
+    """Write the status."""
     sets = [item for item in (new, *olds) if item]
-    desired, before = owner["spec"]["replicas"], owner.get("status") or {}
-    counts = {
-        "replicas": sum(count(item, "replicas") for item in sets),
-        "updatedReplicas": count(new, "replicas"),
-        "readyReplicas": sum(count(item, "readyReplicas") for item in sets),
-        "availableReplicas": sum(count(item, "availableReplicas") for item in sets),
-    }
-    available = counts["availableReplicas"]
-    complete = (
-        desired == counts["updatedReplicas"] == counts["replicas"] == available and new is not None
+    desired, conditions = (
+        owner["spec"]["replicas"],
+        (owner.get("status") or {}).get("conditions") or [],
     )
-    conditions = with_condition(before.get("conditions") or [], *_availability(owner, available))
-    conditions, later = _progressed(owner, new, counts, conditions, complete=complete)
-    unavailable = max(0, sum(map(replicas, sets)) - available)
-    counts["unavailableReplicas"] = unavailable
+    fields = ("replicas", "readyReplicas", "availableReplicas")
+    counts = {field: sum(count(item, field) for item in sets) for field in fields}
+    counts["updatedReplicas"] = updated = count(new, "replicas")
+    available = counts["availableReplicas"]
+    counts["unavailableReplicas"] = max(0, sum(map(replicas, sets)) - available)
+    complete = new is not None and desired == updated == counts["replicas"] == available
+    word, status = "does not have", "False"
+    if available >= desired - _max_unavailable(owner):
+        word, status = "has", "True"
+    reason = f"MinimumReplicas{'Available' if status == 'True' else 'Unavailable'}"
+    message = f"Deployment {word} minimum availability."
+    conditions = with_condition(conditions, "Available", status, reason, message)
+    is_done = condition(owner, _PROGRESSING).get("reason") == _AVAILABLE
+    if owner["spec"].get("paused"):
+        message = "Deployment is paused"
+        conditions = with_condition(
+            conditions, _PROGRESSING, "Unknown", "DeploymentPaused", message
+        )
+    elif new is not None and not (is_done and counts["replicas"] == updated):
+        reason = _AVAILABLE if complete else "ReplicaSetUpdated"
+        words = "has successfully progressed" if complete else "is progressing"
+        message = f'ReplicaSet "{name(new)}" {words}.'
+        conditions = with_condition(conditions, _PROGRESSING, "True", reason, message)
     cluster.set_status(owner, {**counts, "conditions": conditions})
     if complete:
         _clean(cluster, owner, olds)
-    return later
-
-
-def _availability(owner: Json, available: int) -> tuple[str, str, str, str]:
-    if available >= owner["spec"]["replicas"] - _max_unavailable(owner):
-        message = "Deployment has minimum availability."
-        return "Available", "True", "MinimumReplicasAvailable", message
-    message = "Deployment does not have minimum availability."
-    return "Available", "False", "MinimumReplicasUnavailable", message
-
-
-def _progressed(
-    owner: Json, new: Json | None, counts: dict[str, int], conditions: list[Json], *, complete: bool
-) -> tuple[list[Json], float | None]:
-    """Return the conditions with the progress, and the seconds until the deadline."""
-    progressing = condition(owner, _PROGRESSING)
-    reason = progressing.get("reason")
-    if owner["spec"].get("paused"):
-        return with_condition(conditions, _PROGRESSING, "Unknown", *_PAUSED), None
-    if reason == _PAUSED[0]:
-        # The deadline counts from now.
-        conditions = with_condition(conditions, _PROGRESSING, "Unknown", *_RESUMED)
-        progressing = condition({"status": {"conditions": conditions}}, _PROGRESSING)
-    if new is None or (reason == _AVAILABLE and counts["replicas"] == counts["updatedReplicas"]):
-        return conditions, None
-    title = f'ReplicaSet "{name(new)}"'
-    if complete:
-        message = f"{title} has successfully progressed."
-        return with_condition(conditions, _PROGRESSING, "True", _AVAILABLE, message), None
-    if _has_progressed(owner.get("status") or {}, counts):
-        message = f"{title} is progressing."
-        (fresh,) = with_condition([], _PROGRESSING, "True", "ReplicaSetUpdated", message)
-        if progressing.get("status") == "True":
-            fresh["lastTransitionTime"] = progressing["lastTransitionTime"]
-        conditions = [*(item for item in conditions if item["type"] != _PROGRESSING), fresh]
-        progressing = fresh
-    since = seconds_since(progressing.get("lastUpdateTime", timestamp()))
-    remaining = owner["spec"]["progressDeadlineSeconds"] - since
-    if remaining > 0:
-        return conditions, remaining + 1
-    message = f"{title} has timed out progressing."
-    return with_condition(
-        conditions, _PROGRESSING, "False", "ProgressDeadlineExceeded", message
-    ), None
-
-
-def _has_progressed(before: Json, counts: dict[str, int]) -> bool:
-    """Return whether the new pods are more, or the old pods fewer."""
-    old_replicas = before.get("replicas", 0) - before.get("updatedReplicas", 0)
-    return counts["replicas"] - counts["updatedReplicas"] < old_replicas or any(
-        counts[field] > before.get(field, 0) for field in _GROWING
-    )
 
 
 def _clean(cluster: Cluster, owner: Json, olds: list[Json]) -> None:

@@ -26,18 +26,27 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     if finished(owner):
         return _expire(cluster, owner)
     pods = cluster.claimed(owner, "Pod")
-    succeeded = _successes(spec, pods)
-    failed = [pod for pod in pods if phase(pod) == "Failed"]
+    is_indexed = spec["completionMode"] == "Indexed"
+    succeeded = [pod for pod in pods if phase(pod) == "Succeeded"]
+    if is_indexed:  # of several pods with one index, only one counts
+        succeeded = list({_index(pod): pod for pod in succeeded}.values())
+    failed = sum(phase(pod) == "Failed" for pod in pods)
     running = [pod for pod in pods if active(pod)]
     started = None if spec["suspend"] else status.get("startTime") or timestamp()
-    time_left = _time_left(spec, started)
-    reason, message = _failure(spec, failed, time_left)
-    is_refused = False
+    limit = spec.get("activeDeadlineSeconds")
+    time_left = None if limit is None or started is None else limit - seconds_since(started)
+    reason = message = ""
+    if failed > spec["backoffLimit"]:
+        reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    elif time_left is not None and time_left <= 0:
+        reason, message = "DeadlineExceeded", "Job was active longer than specified deadline"
+    is_refused = is_complete = False
     conditions = _suspended(owner, status.get("conditions") or [])
     if reason or spec["suspend"]:
         for pod in running:
             cluster.delete_pod(owner, pod)
     elif _complete(spec, succeeded, running):
+        is_complete = True
         conditions = _ended(conditions, "SuccessCriteriaMet", "Complete", "CompletionsReached", "")
         cluster.tell(owner, "Completed", "Job completed")
     else:
@@ -45,32 +54,22 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     if reason:
         conditions = _ended(conditions, "FailureTarget", "Failed", reason, message)
         cluster.tell(owner, reason, message, kind="Warning")
-    counts = {"active": len(running), "succeeded": len(succeeded), "failed": len(failed)}
-    if reason or spec["suspend"]:
-        counts = {**counts, "active": 0, "failed": len(failed) + len(running if reason else ())}
-    fresh = {**counts, **_told(spec, succeeded, conditions), "startTime": started}
-    cluster.set_status(owner, {**fresh, "ready": sum(map(ready, running))})
-    return RETRY if is_refused else time_left
-
-
-def _told(spec: Json, succeeded: list[Json], conditions: list[Json]) -> Json:
-    """Return the parts of the status that are no numbers; None for an absent one."""
-    complete = any(item["type"] == "Complete" for item in conditions)
+    stops = bool(reason or spec["suspend"])
     indexes = ",".join(map(str, sorted(map(_index, succeeded))))
-    return {
-        "completionTime": timestamp() if complete else None,
-        "completedIndexes": indexes if spec["completionMode"] == "Indexed" else None,
+    fields: Json = {
+        "active": 0 if stops else len(running),
+        "succeeded": len(succeeded),
+        "failed": failed + (len(running) if reason else 0),
+        "ready": sum(map(ready, running)),
+        "startTime": started,
+        "completionTime": timestamp() if is_complete else None,
+        "completedIndexes": indexes if is_indexed else None,
         "conditions": conditions or None,
         "uncountedTerminatedPods": {},
         "terminating": 0,
     }
-
-
-def _successes(spec: Json, pods: list[Json]) -> list[Json]:
-    """Return the succeeded pods; of several pods with one index, only one counts."""
-    succeeded = [pod for pod in pods if phase(pod) == "Succeeded"]
-    is_indexed = spec["completionMode"] == "Indexed"
-    return list({_index(pod): pod for pod in succeeded}.values()) if is_indexed else succeeded
+    cluster.set_status(owner, fields)
+    return RETRY if is_refused else time_left
 
 
 def finished(job: Json) -> bool:
@@ -88,19 +87,6 @@ def _expire(cluster: Cluster, job: Json) -> float | None:
         return float(seconds)
     cluster.delete(job)
     return None
-
-
-def _time_left(spec: Json, started: str | None) -> float | None:
-    limit = spec.get("activeDeadlineSeconds")
-    return None if limit is None or started is None else limit - seconds_since(started)
-
-
-def _failure(spec: Json, failed: list[Json], time_left: float | None) -> tuple[str, str]:
-    if len(failed) > spec["backoffLimit"]:
-        return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-    if time_left is not None and time_left <= 0:
-        return "DeadlineExceeded", "Job was active longer than specified deadline"
-    return "", ""
 
 
 def _complete(spec: Json, succeeded: list[Json], running: list[Json]) -> bool:

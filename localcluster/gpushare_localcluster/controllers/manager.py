@@ -6,7 +6,7 @@ the API server), and the taint of a node that is not ready (pkg/controller/nodel
 pods stay).
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from gpushare_localcluster.client import ApiClient, Json
@@ -29,13 +29,7 @@ FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 
 _OWNED = ("ReplicaSet", "Pod", "Job", "Lease")
 _OWNERS = (
-    "Deployment",
-    "Job",
-    "JobSet",
-    "LeaderWorkerSet",
-    "Node",
-    "ReplicaSet",
-    "StatefulSet",
+    *("Deployment", "Job", "JobSet", "LeaderWorkerSet", "Node", "ReplicaSet", "StatefulSet"),
 )
 
 
@@ -45,43 +39,31 @@ def collect(cluster: Cluster) -> None:
     owned = [item for kind in _OWNED for item in cluster.items(kind)]
     owners = {item["metadata"]["uid"]: item for kind in _OWNERS for item in cluster.items(kind)}
     for item in owned:
-        if not deleting(item) and _is_lost(item, owners.keys()):
+        references = item["metadata"].get("ownerReferences") or []
+        is_collected = references and all(reference["kind"] in _OWNERS for reference in references)
+        is_lost = is_collected and not any(reference["uid"] in owners for reference in references)
+        if is_lost and not deleting(item):
             cluster.delete(item)
     for uid, owner in owners.items():
         finalizers = owner["metadata"].get("finalizers") or []
-        dependents = [item for item in owned if uid in _owner_uids(item)]
+        dependents = [
+            item
+            for item in owned
+            if any(
+                reference["uid"] == uid
+                for reference in item["metadata"].get("ownerReferences") or ()
+            )
+        ]
         if ORPHAN in finalizers and deleting(owner):
             for item in dependents:
                 cluster.disown(item, uid)
             _let_go(cluster, owner, ORPHAN)
         elif FOREGROUND in finalizers and deleting(owner):
-            _delete_first(cluster, owner, dependents)
-
-
-def _is_lost(item: Json, owners: Collection[str]) -> bool:
-    """Return whether all owners of the object are of handled kinds and deleted."""
-    references = _references(item)
-    is_collected = bool(references) and all(
-        reference["kind"] in _OWNERS for reference in references
-    )
-    return is_collected and not any(reference["uid"] in owners for reference in references)
-
-
-def _delete_first(cluster: Cluster, owner: Json, dependents: list[Json]) -> None:
-    for item in dependents:
-        if not deleting(item):
-            cluster.delete(item, "Foreground")
-    if not dependents:
-        _let_go(cluster, owner, FOREGROUND)
-
-
-def _references(item: Json) -> list[Json]:
-    references: list[Json] = item["metadata"].get("ownerReferences") or []
-    return references
-
-
-def _owner_uids(item: Json) -> set[str]:
-    return {reference["uid"] for reference in _references(item)}
+            for item in dependents:
+                if not deleting(item):
+                    cluster.delete(item, "Foreground")
+            if not dependents:
+                _let_go(cluster, owner, FOREGROUND)
 
 
 def _let_go(cluster: Cluster, owner: Json, finalizer: str) -> None:
@@ -159,8 +141,11 @@ class ControllerManager:
         key = (kind, str(meta.get("namespace", "")), str(meta["name"]))
         if kind in _RECONCILE:
             self._loop.add(key)
-        for claim_key in _of_claims(key, item):
-            self._loop.add(claim_key)
+        names = claims.claims_of(item) if kind == "Pod" else ()
+        for claim in filter(None, names):
+            self._loop.add(("ResourceClaim", key[1], claim))
+        if names or kind == "ResourceClaim":
+            self._loop.add(key)
         if owner := controller_of(item):
             self._loop.add((owner["kind"], key[1], owner["name"]))
         if kind not in _OF_CLAIMS and (
@@ -184,12 +169,3 @@ class ControllerManager:
             collect(self._cluster)
             return None
         return reconcile(self._cluster, owner)
-
-
-def _of_claims(key: Key, item: Json) -> Iterator[Key]:
-    """Yield the keys that a change of a claim, or of a pod with claims, queues."""
-    if key[0] == "ResourceClaim":
-        yield key
-    elif key[0] == "Pod" and (names := claims.claims_of(item)):
-        yield key
-        yield from (("ResourceClaim", key[1], name) for name in names if name)

@@ -20,15 +20,13 @@ from gpushare_localcluster.controllers.cluster import (
 )
 
 _REVISION = "controller-revision-hash"
-"""Label of a pod: the name of the template from which the pod was made."""
+"""Label of a pod: the name of the template of the pod."""
 _INDEX = "apps.kubernetes.io/pod-index"
 _POD_NAME = "statefulset.kubernetes.io/pod-name"
 
 
 def reconcile(cluster: Cluster, owner: Json) -> float | None:
-    """Bring the numbered pods of a StatefulSet one step further; return the seconds until the next
-    step.
-    """
+    """Bring a StatefulSet one step further; return the seconds until the next step."""
     spec = owner["spec"]
     update = f"{name(owner)}-{hashed(spec['template'])}"
     current = (owner.get("status") or {}).get("currentRevision") or update

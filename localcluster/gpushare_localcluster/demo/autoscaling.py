@@ -13,8 +13,7 @@ from gpushare.errors import ApiConflict, ApiNotFound, SettingsError
 from gpushare.wire.nodes import SHAPE
 from gpushare.wire.placeholders import FOR
 from gpushare.wire.scale_down import KEYS, OURS
-from gpushare_localcluster.autoscaler.rules import Group
-from gpushare_localcluster.autoscaler.running import GROUPS, MAPS, STATUS, RunningAutoscaler
+from gpushare_localcluster.autoscaler import GROUPS, MAPS, STATUS, Group, RunningAutoscaler
 from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.demo.manifests import node_document
 from gpushare_localcluster.demo.plan import NodePlan
@@ -50,10 +49,7 @@ class Autoscaling:
         return self._running is not None
 
     def on(self) -> None:
-        """Start the extender with the options for autoscalers, and the autoscaler.
-
-        Raises GpuShareError.
-        """
+        """Start the autoscaler, and the extender with its options. Raises GpuShareError."""
         if self._running is not None:
             return
         with suppress(ApiConflict):
@@ -101,10 +97,7 @@ class Autoscaling:
 
 
 def read_groups(data: Mapping[str, str]) -> list[Group]:
-    """Return the groups in a ConfigMap: each a shape such as 4x24GiB, min and max.
-
-    Raises SettingsError.
-    """
+    """Return the groups in a ConfigMap: shape, min and max each. Raises SettingsError."""
     return [_group(name, text) for name, text in sorted(data.items())]
 
 

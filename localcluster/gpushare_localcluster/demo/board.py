@@ -60,6 +60,11 @@ def read_state(pod: Json) -> PodState:
     node = str(pod["spec"].get("nodeName") or "")
     annotations = meta.get("annotations") or {}
     count = strict_number(str(annotations.get(ALIYUN.count, "1")))
+    waits = [
+        condition
+        for condition in status.get("conditions") or ()
+        if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False")
+    ]
     return PodState(
         name=str(meta["name"]),
         node=node,
@@ -67,7 +72,7 @@ def read_state(pod: Json) -> PodState:
         units=asked_units(pod),
         gpu_count=count or 1,
         phase=str(status.get("phase", "")),
-        reason="" if node else _reason(status),
+        reason=str(waits[0].get("message", "")) if waits and not node else "",
         raw=pod,
     )
 
@@ -131,10 +136,3 @@ class Board:
 def _key(pod: PodState) -> str:
     namespace = pod.raw["metadata"].get("namespace", "default")
     return pod.name if namespace == "default" else f"{namespace}/{pod.name}"
-
-
-def _reason(status: Json) -> str:
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("message", ""))
-    return ""

@@ -6,6 +6,7 @@ plug-ins are other processes. Tested in `tests/integration/test_demo.py`, which 
 
 import contextlib
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +38,13 @@ from gpushare_localcluster.demo.scheduler_file import with_extender
 from gpushare_localcluster.kubelet import Heartbeat, Kubelet
 from gpushare_localcluster.scheduler.profiles import options_from
 from gpushare_localcluster.scheduler.scheduler import Scheduler
-from gpushare_localcluster.scheduler.trace import CycleTrace, LastCycles, Tracer
+from gpushare_localcluster.scheduler.trace import CycleTrace, Tracer
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _ENDPOINTS = "/api/v1/namespaces/kube-system/endpoints"
 _SEED = 7
+_MOST_CYCLES = 1000
+"""Upper bound on the scheduling cycles kept for expectations."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +121,11 @@ def running(
         files = [config]
         if claims:
             files.append(decode_scheduler_config(claims_scheduler_config(port)))
-        cycles = LastCycles()
+        cycles = deque[CycleTrace](maxlen=_MOST_CYCLES)
 
         def trace(cycle: CycleTrace) -> None:
             tracer(cycle)
-            cycles.add(cycle)
+            cycles.append(cycle)
 
         schedulers = [
             Scheduler(

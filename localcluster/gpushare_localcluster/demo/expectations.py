@@ -91,10 +91,7 @@ def _over_capacity(facts: Facts) -> str | None:
 
 
 def _would_fit(facts: Facts) -> str | None:
-    """Return the first pending pod with room (cpu, memory, free devices) on a schedulable node.
-
-    Pods with claims are skipped.
-    """
+    """Return the first pending pod without claims that a schedulable node has room for."""
     devices = {node["name"]: node["devs"] for node in facts.books}
     rooms = {
         str(node["metadata"]["name"]): _free(node, facts.pods)

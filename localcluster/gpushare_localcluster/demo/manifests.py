@@ -168,105 +168,90 @@ _CLAIM = "gpu"
 def node_document(plan: NodePlan, number: int) -> Json:
     """Return the Node object; `number` gives it an address."""
     amounts = {"cpu": str(plan.cpu), "memory": str(plan.memory), "pods": "110"}
-    labels = {"kubernetes.io/hostname": plan.name, **plan.labels}
+    labels, annotations = {"kubernetes.io/hostname": plan.name, **plan.labels}, {}
     if plan.devices and not plan.driver:
         amounts[ALIYUN.resource] = str(sum(plan.devices))
         amounts[ALIYUN.count] = str(len(plan.devices))
         amounts[ALIYUN.cores] = str(ALL_CORES * len(plan.devices))
         labels["gpushare"] = "true"
-    meta: Json = {"name": plan.name, "labels": labels}
     if plan.mixed and not plan.driver:
         inventory = Inventory(_UNIT, tuple(InventoryDevice(units) for units in plan.devices))
-        meta["annotations"] = {ALIYUN.inventory: encode_inventory(inventory)}
-    spec: Json = {}
-    if plan.cordoned:
-        spec["unschedulable"] = True
-    if plan.taints:
-        spec["taints"] = [taint.document() for taint in plan.taints]
+        annotations[ALIYUN.inventory] = encode_inventory(inventory)
+    taints = [taint.document() for taint in plan.taints]
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready"}
+    address = f"10.0.{number // 250}.{number % 250 + 1}"
+    information = {
+        "kubeletVersion": "v1.37.0",
+        "operatingSystem": "linux",
+        "architecture": "amd64",
+        "containerRuntimeVersion": "none://0",
+        "osImage": "gpushare local cluster",
+        **dict.fromkeys(("kernelVersion", "kubeProxyVersion"), ""),
+        **dict.fromkeys(("machineID", "systemUUID", "bootID"), ""),
+    }
     return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": meta,
-        "spec": spec,
+        "metadata": _filled(name=plan.name, labels=labels, annotations=annotations),
+        "spec": _filled(unschedulable=plan.cordoned, taints=taints),
         "status": {
             "capacity": amounts,
             "allocatable": dict(amounts),
-            "conditions": [
-                {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready"}
-            ],
+            "conditions": [ready],
             "addresses": [
-                {"type": "InternalIP", "address": f"10.0.{number // 250}.{number % 250 + 1}"},
+                {"type": "InternalIP", "address": address},
                 {"type": "Hostname", "address": plan.name},
             ],
-            "nodeInfo": {
-                "kubeletVersion": "v1.37.0",
-                "operatingSystem": "linux",
-                "architecture": "amd64",
-                "containerRuntimeVersion": "none://0",
-                "osImage": "gpushare local cluster",
-                "kernelVersion": "",
-                "kubeProxyVersion": "",
-                "machineID": "",
-                "systemUUID": "",
-                "bootID": "",
-            },
+            "nodeInfo": information,
         },
     }
 
 
 def pod_document(plan: PodPlan) -> Json:
     """Return the Pod object. The first container requests cpu and memory."""
-    meta: Json = {"name": plan.name, "namespace": NAMESPACE}
-    annotations = _annotations(plan)
-    if annotations:
-        meta["annotations"] = annotations
-    if plan.labels:
-        meta["labels"] = dict(plan.labels)
-    spec: Json = {
-        "containers": [_container(plan, index) for index in range(len(plan.units))],
+    annotations = {
+        ALIYUN.count: plan.gpu_count if plan.gpu_count > 1 and not plan.claim else "",
+        SPLIT: plan.gpu_split,
+        RUN_SECONDS: plan.run_seconds,
+        ALIYUN.policy: plan.policy,
+        MEMORY_LIMIT: plan.gpu_limit,
+        APART: plan.apart,
     }
-    if plan.claim:
-        spec["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": plan.name}]
-    if plan.priority:
-        spec["priorityClassName"] = _class_name(plan.priority)
-    if plan.scheduler_name:
-        spec["schedulerName"] = plan.scheduler_name
-    if plan.tolerations:
-        spec["tolerations"] = [item.document() for item in plan.tolerations]
-    if plan.spread_over:
-        spec["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": plan.spread_over,
-                "whenUnsatisfiable": "DoNotSchedule",
-                "labelSelector": {"matchLabels": dict(plan.labels)},
-            }
-        ]
-    if plan.node_selector:
-        spec["nodeSelector"] = dict(plan.node_selector)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": plan.spread_over,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": dict(plan.labels)},
+    }
+    claim = {"name": _CLAIM, "resourceClaimTemplateName": plan.name}
+    return {
+        "metadata": _filled(
+            name=plan.name,
+            namespace=NAMESPACE,
+            annotations={key: str(value) for key, value in annotations.items() if value},
+            labels=dict(plan.labels),
+        ),
+        "spec": _filled(
+            containers=[_container(plan, index) for index in range(len(plan.units))],
+            resourceClaims=[claim] if plan.claim else (),
+            priorityClassName=_class_name(plan.priority) if plan.priority else "",
+            schedulerName=plan.scheduler_name,
+            tolerations=[item.document() for item in plan.tolerations],
+            topologySpreadConstraints=[spread] if plan.spread_over else (),
+            nodeSelector=dict(plan.node_selector),
+        ),
+    }
 
 
 def priority_class_document(priority: int) -> Json:
     """Return the PriorityClass of this priority, since pods cannot have a number alone."""
-    return {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": _class_name(priority)},
-        "value": priority,
-    }
+    return {"metadata": {"name": _class_name(priority)}, "value": priority}
 
 
 def budget_document(plan: Protect) -> Json:
     """Return the PodDisruptionBudget, with the status that a controller would write."""
+    selector = {"matchLabels": dict(plan.labels)}
     return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
         "metadata": {"name": plan.name, "namespace": NAMESPACE},
-        "spec": {
-            "maxUnavailable": plan.allowed,
-            "selector": {"matchLabels": dict(plan.labels)},
-        },
+        "spec": {"maxUnavailable": plan.allowed, "selector": selector},
         "status": {"disruptionsAllowed": plan.allowed},
     }
 
@@ -278,48 +263,28 @@ def free_lease_document() -> Json:
     leader may have been deleted.
     """
     return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
         "metadata": {"name": "gpushare-extender", "namespace": "kube-system"},
         "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},
     }
 
 
 def metrics_endpoints_document(url: str) -> Json:
-    """Return the Endpoints of the extender at this URL, by which a Prometheus finds its metrics."""
+    """Return the Endpoints of the extender at this URL, for a Prometheus that looks for metrics."""
     parts = urlsplit(url)
+    ports = [{"name": "health", "port": parts.port}]
     return {
-        "apiVersion": "v1",
-        "kind": "Endpoints",
         "metadata": {"name": "gpushare-extender", "namespace": "kube-system"},
-        "subsets": [
-            {
-                "addresses": [{"ip": parts.hostname}],
-                "ports": [{"name": "health", "port": parts.port}],
-            }
-        ],
+        "subsets": [{"addresses": [{"ip": parts.hostname}], "ports": ports}],
     }
+
+
+def _filled(**fields: object) -> Json:
+    """Return an object without its empty fields."""
+    return {field: value for field, value in fields.items() if value}
 
 
 def _class_name(priority: int) -> str:
     return f"priority-{priority}" if priority >= 0 else f"priority-minus-{-priority}"
-
-
-def _annotations(plan: PodPlan) -> dict[str, str]:
-    annotations: dict[str, str] = {}
-    if plan.gpu_count > 1 and not plan.claim:
-        annotations[ALIYUN.count] = str(plan.gpu_count)
-    if plan.gpu_split:
-        annotations[SPLIT] = plan.gpu_split
-    if plan.run_seconds is not None:
-        annotations[RUN_SECONDS] = str(plan.run_seconds)
-    if plan.policy:
-        annotations[ALIYUN.policy] = plan.policy
-    if plan.gpu_limit:
-        annotations[MEMORY_LIMIT] = str(plan.gpu_limit)
-    if plan.apart:
-        annotations[APART] = plan.apart
-    return annotations
 
 
 def _container(plan: PodPlan, index: int) -> Json:

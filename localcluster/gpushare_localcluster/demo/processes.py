@@ -20,10 +20,13 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpushare.errors import GpuShareError
 from gpushare_localcluster.client import HttpClient
-from gpushare_localcluster.devices.admission import Devices
+
+if TYPE_CHECKING:
+    from gpushare_localcluster.devices.nodes import NodeDevices
 
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0
@@ -57,10 +60,7 @@ class DemoProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *more: str, module: str = "") -> None:
-        """Start the process.
-
-        more: further arguments. module: another module with the same arguments.
-        """
+        """Start the process, with `more` arguments, or with another module."""
         # -P: a folder `gpushare` in the current directory must not shadow the package.
         command = [sys.executable, "-P", "-m", module or self._module, *self._words, *more]
         # Settings in the shell of an operator are not for the demo's extender.
@@ -159,7 +159,7 @@ class ExtenderProcess(DemoProcess):
 
 def start_device_plugins(
     folder: Path, kubeconfig: Path, ends: contextlib.ExitStack
-) -> tuple[Devices, DemoProcess]:
+) -> tuple["NodeDevices", DemoProcess]:
     """Return the device managers of nodes, and the process of the device plug-ins.
 
     folder: of the demo. ends: gets callbacks that end both.

@@ -1,15 +1,20 @@
-"""The output of the demo: live decisions, the devices with pods, expectations.
+"""The output of the demo: live decisions, the devices with pods, expectations; and what to do next.
 
-Knows the states of pods and the inspect document; decides nothing.
+Knows the states of pods and the inspect document; decides nothing. The printed commands run in
+`tests/integration/test_demo_doctor.py` and `tests/pages/test_first_hour.py`.
 """
 
 import os
 import re
+import shlex
+import shutil
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
 from gpushare_localcluster.demo.board import Json, PodState
@@ -150,7 +155,9 @@ class Report:
             if after is None:
                 return [] if before is None else [self._gone(before)]
             if after.ended and (before is None or not before.ended):
-                return [self._ended(after)]
+                reason = (after.raw.get("status") or {}).get("reason")
+                phase = f"{after.phase} ({reason})" if reason else after.phase
+                return [f"pod {after.name} ended: {phase}{self._freed(after)}"]
             if after.node and not after.ended and (before is None or not before.node):
                 return [self._bound(after)]
             return self._waiting(after)
@@ -167,12 +174,11 @@ class Report:
             of = f" of {size}" if size else ""
             places.append(f"device {device} (+{units}; {self._used[key]}{of} used before)")
             self._used[key] += units
-        place = _shortened(places) if places else "no device"
-        remark = ""
-        if decision is not None:
-            remark = f"  [{decision.feasible} of {decision.evaluated} nodes fit]"
+        more = f" and {len(places) - 2} devices more" if len(places) > 2 else ""
+        place = ", ".join(places[:2]) + more if places else "no device"
+        nodes = f"  [{decision.feasible} of {decision.evaluated} nodes fit]" if decision else ""
         arrow = self._painted("good", f"pod {pod.name} -> node {pod.node}")
-        return f"{arrow} {place}{self._painted('dim', remark)}"
+        return f"{arrow} {place}{self._painted('dim', nodes)}"
 
     def _waiting(self, pod: PodState) -> list[str]:
         uid = str(pod.raw["metadata"]["uid"])
@@ -183,14 +189,7 @@ class Report:
 
     def _gone(self, pod: PodState) -> str:
         self._told.pop(str(pod.raw["metadata"]["uid"]), None)
-        if pod.ended or not pod.node:
-            return f"pod {pod.name} deleted"
-        return f"pod {pod.name} deleted{self._freed(pod)}"
-
-    def _ended(self, pod: PodState) -> str:
-        reason = (pod.raw.get("status") or {}).get("reason")
-        phase_text = f"{pod.phase} ({reason})" if reason else pod.phase
-        return f"pod {pod.name} ended: {phase_text}{self._freed(pod)}"
+        return f"pod {pod.name} deleted{'' if pod.ended or not pod.node else self._freed(pod)}"
 
     def _freed(self, pod: PodState) -> str:
         shares = self._held.pop(str(pod.raw["metadata"]["uid"]), None) or granted(pod.raw)
@@ -258,7 +257,63 @@ def _amount(used: int, total: int) -> tuple[str, str]:
     return f"{used}/{total}", "#" * filled + "." * (_BAR - filled)
 
 
-def _shortened(places: list[str]) -> str:
-    """Return the first two places, and the number of the others."""
-    more = len(places) - 2
-    return ", ".join(places[:2]) + (f" and {more} devices more" if more > 0 else "")
+_TRY = (
+    ("kubectl get nodes,pods -o wide", ""),
+    ("kubectl inspect gpushare", "who holds what"),
+    ("gpushare doctor {doctor}", "is all well?"),
+    ("kubectl create deployment web --image=web:1 --replicas=0", ""),
+    ("kubectl set resources deployment web --limits=aliyun.com/gpu-mem=6", "6 GiB for each pod"),
+    ("kubectl scale deployment web --replicas=50", "more than fit"),
+    ("kubectl inspect gpushare", "who waits, and why"),
+    ("kubectl describe pods -l app=web", "the same in the events"),
+    ("kubectl scale deployment web --replicas=2", "memory is free again"),
+    ("kubectl -n kube-system create configmap unhealthy-gpu-{node} --from-literal=gpus=0", ""),
+    ("kubectl inspect gpushare -d", "device 0 of {node} is closed, its pods stay"),
+    ("kubectl -n kube-system delete configmap unhealthy-gpu-{node}", ""),
+    ("kubectl delete deployment web", ""),
+)
+"""Commands with remarks; {node}: a node of the cluster; {doctor}: options of doctor."""
+
+_MISSING = """\
+not there: programs (containers only report that they run; exec, attach and port-forward are
+refused), GPUs, networks behind Services, CronJobs, autoscalers of pods, quotas, tokens. Nothing is
+kept: when this ends the cluster is gone."""
+
+
+_NEXT = (
+    ("{demo} 2", "what happens in a scenario, line by line; -v: in all"),
+    ("{demo} --keep", "a cluster for kubectl, and commands to try"),
+    ("{demo} --ui", "the same, with a page for a browser"),
+)
+
+
+def next_lines() -> Iterator[str]:
+    """Yield what to do after all scenarios, by the command as the user can write it."""
+    program = Path(sys.prefix) / "bin" / "gpushare"
+    if shutil.which("gpushare") is not None:
+        program = Path("gpushare")
+    elif program.is_relative_to(Path.cwd()):
+        program = program.relative_to(Path.cwd())
+    yield "\nnext:"
+    for command, remark in _NEXT:
+        yield f"  {command.format(demo=f'{shlex.quote(str(program))} demo')}  # {remark}"
+    yield "then docs/start.md, a first hour, and docs/install.md, on your own cluster"
+
+
+def kept_lines(kubeconfig: Path, node: str, doctor: str) -> Iterator[str]:
+    """Yield the lines about a cluster that keeps running.
+
+    node: a node of the cluster; doctor: the options with which `gpushare doctor` finds its parts.
+    """
+    yield "the cluster keeps running until Ctrl-C; in another terminal:"
+    yield f"export KUBECONFIG={shlex.quote(str(kubeconfig))}"
+    programs = Path(sys.prefix) / "bin"
+    plugin = "kubectl-inspect-gpushare"
+    if shutil.which(plugin) is None and (programs / plugin).exists():
+        yield f"export PATH={shlex.quote(str(programs))}:$PATH"
+    if shutil.which("kubectl") is None:
+        yield "(kubectl is not on PATH: https://kubernetes.io/docs/tasks/tools/)"
+    yield "\nthen, for example:"
+    for command, remark in _TRY:
+        yield f"  {command}{f'  # {remark}' if remark else ''}".format(node=node, doctor=doctor)
+    yield f"\n{_MISSING}"

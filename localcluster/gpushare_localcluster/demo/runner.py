@@ -8,9 +8,11 @@ import contextlib
 import http.client
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare_localcluster.client import MERGE_PATCH, ApiClient, HttpClient, Json
@@ -45,8 +47,10 @@ from gpushare_localcluster.demo.plan import (
     several,
 )
 from gpushare_localcluster.demo.report import Report
-from gpushare_localcluster.devices.admission import Devices
-from gpushare_localcluster.scheduler.trace import LastCycles
+from gpushare_localcluster.scheduler.trace import CycleTrace
+
+if TYPE_CHECKING:  # it needs gRPC
+    from gpushare_localcluster.devices.nodes import NodeDevices
 
 # Seconds in which an expectation must come true, as the extender gets changes by a watch.
 _PATIENCE = 10.0
@@ -88,8 +92,8 @@ class Runner:
         report: Report,
         *,
         stretch: float = 1.0,
-        devices: Devices | None = None,
-        cycles: LastCycles | None = None,
+        devices: "NodeDevices | None" = None,
+        cycles: deque[CycleTrace] | None = None,
         sees: Callable[[str], bool] | None = None,
     ) -> None:
         self._api = api
@@ -97,18 +101,15 @@ class Runner:
         self._board = board
         self._report = report
         self._stretch = stretch
-        self._devices = devices or Devices()
-        self._cycles = cycles or LastCycles()
+        self._devices = devices
+        self._cycles = deque[CycleTrace]() if cycles is None else cycles
         self._sees = sees
         self._by_driver: set[str] = set()
         """Nodes with devices of a DRA driver, now or before."""
         report.claimed = self._claimed
 
     def run(self, scenario: Scenario) -> bool:
-        """Run all steps; return whether all waits and expectations held.
-
-        Raises ApiError for a refused call.
-        """
+        """Run all steps; return whether all waits and expectations held. Raises ApiError."""
         self._cycles.clear()
         for number, node in enumerate(scenario.nodes):
             self._api.create("/api/v1/nodes", node_document(node, number))
@@ -117,7 +118,7 @@ class Runner:
         if not self._wait_for_books(device_nodes):
             self._report.expectation("the extender knows all nodes", "it does not")
             return False
-        if bare := self._devices.beyond:
+        if self._devices and (bare := self._devices.beyond):
             remark = (
                 f"device plug-ins run on {len(device_nodes) - len(bare)} of {len(device_nodes)}"
             )
@@ -138,10 +139,7 @@ class Runner:
         return good
 
     def books(self) -> list[Json]:
-        """Return the nodes of the extender's inspect document and of DRA drivers.
-
-        Raises ApiUnavailable.
-        """
+        """Return the nodes of the extender and of DRA drivers. Raises ApiUnavailable."""
         nodes = [node for node in self._inspected() if node["name"] not in self._by_driver]
         return [*nodes, *self._claim_books()]
 
@@ -152,13 +150,11 @@ class Runner:
             return not any(pod.node and pod.phase == "Pending" for pod in pods.values())
 
         self._board.wait_until(started, _PATIENCE * self._stretch)
-        self._report.told(sorted(self._devices.told(), key=lambda row: row[:2]))
+        rows = self._devices.told() if self._devices else ()
+        self._report.told(sorted(rows, key=lambda row: row[:2]))
 
     def clean(self) -> None:
-        """Delete all pods and nodes, and wait until extender and scheduler have dropped them.
-
-        Raises ApiError.
-        """
+        """Delete all pods and nodes, and wait until nobody knows them. Raises ApiError."""
         for path in _OWNERS:
             root, _, kind = path.rpartition("/")
             owners: list[Json] = []
@@ -320,15 +316,13 @@ class Runner:
             else pod
             for name, pod in self._board.pods().items()
         }
-        return Facts(pods, nodes, books, self._cycles.all())
+        return Facts(pods, nodes, books, tuple(self._cycles.copy()))
 
     def _wait_for_books(self, names: set[str]) -> bool:
-        """Wait until the extender lists exactly these nodes with devices, and their device plug-ins
-        serve; return whether this came true.
-        """
+        """Wait until the extender lists exactly these nodes; return whether it does."""
         return self._wait_until(
             lambda: (
-                self._devices.serve(names)
+                (self._devices is None or self._devices.serve(names))
                 and {node["name"] for node in self._inspected() if node["devs"]} - self._by_driver
                 == names
             ),
@@ -336,9 +330,7 @@ class Runner:
         )
 
     def _wait_for_scheduler(self, nodes: Sequence[str], is_known: bool) -> bool:
-        """Wait until the scheduler knows these nodes, or none of them; return whether this came
-        true.
-        """
+        """Wait until the scheduler knows all or none of these nodes; return whether it does."""
         sees = self._sees
         return sees is None or self._wait_until(
             lambda: all(sees(node) is is_known for node in nodes), len(nodes)

@@ -151,10 +151,7 @@ def load_scenario(file: Path) -> Scenario:
 
 
 def load_program(file: Path) -> Program:
-    """Return the function `scenario` of a Python file.
-
-    Raises ScenarioError, also for an error in the program.
-    """
+    """Return the function `scenario` of a Python file. Raises ScenarioError."""
     _read(file)
     spec = importlib.util.spec_from_file_location(f"scenario_{file.stem}", file)
     if spec is None or spec.loader is None:
@@ -307,10 +304,7 @@ def _traced_nodes(folder: Path, trace: Trace) -> list[NodePlan]:
 
 
 def _traced_pods(folder: Path, trace: Trace) -> list[PodPlan]:
-    """Return the pods of a trace; a share of a device is that of its units, rounded up.
-
-    Raises ScenarioError.
-    """
+    """Return the pods of a trace, with units rounded up. Raises ScenarioError."""
     try:
         pods = read_pods(folder / trace.file)
     except TraceError as error:

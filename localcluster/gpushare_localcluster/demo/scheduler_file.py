@@ -70,10 +70,7 @@ def with_extender(document: Mapping[str, object], port: int) -> tuple[Json, list
 
 
 def _entries(document: Mapping[str, object]) -> list[Json]:
-    """Return the entries of extenders.
-
-    Raises SettingsError for another type than a list of objects.
-    """
+    """Return the entries of extenders. Raises SettingsError."""
     entries = document.get("extenders") or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise SettingsError("extenders: not a list of objects")

@@ -24,8 +24,13 @@ from google.protobuf.message import Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.kubelet import CHECKPOINT
-from gpushare_localcluster.devices.admission import AdmissionError
-from gpushare_localcluster.pod_status import container_units, containers, is_plain_init
+from gpushare_localcluster.pod_status import (
+    AdmissionError,
+    Json,
+    container_units,
+    containers,
+    is_plain_init,
+)
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
@@ -39,10 +44,26 @@ _STOP_SECONDS = 5.0
 _AnswerT = TypeVar("_AnswerT", bound=Message)
 
 
-class Sockets:
-    """The sockets in a folder; the path must be short, as a socket path has at most 107 characters.
+@dataclass(frozen=True, slots=True)
+class ContainerGrant:
+    """The ids of a container, and the encoded answer of the device plug-in."""
 
-    on_change: called after each change of `devices`, by any thread.
+    uid: str
+    container: str
+    ids: frozenset[str]
+    response: bytes
+
+    @property
+    def envs(self) -> dict[str, str]:
+        """The variables in the answer."""
+        return dict(pb.ContainerAllocateResponse.FromString(self.response).envs)
+
+
+class DeviceManager:
+    """The device manager of one node, for one resource.
+
+    folder: of the sockets; the path of a socket has at most 107 characters. on_change: called
+    after each change of `devices`, by any thread.
     """
 
     def __init__(
@@ -65,9 +86,17 @@ class Sockets:
         self._news = threading.Condition()
         self._servers: list[grpc.Server] = []
         self._clients: dict[str, grpc.Channel] = {}
+        self.pods: dict[str, Json] = {}
+        self.failed: dict[str, str] = {}
+        """Reasons for failed admissions, by uid of the pod."""
+        self.grants: list[ContainerGrant] = []
+        self._admission = threading.Lock()
+        self._reusable: tuple[str, set[str]] = ("", set())
 
     def start(self) -> None:
-        """Listen; as in the kubelet, old sockets of plug-ins are removed."""
+        """Read the checkpoint, and listen; as in the kubelet, old sockets are removed."""
+        with suppress(FileNotFoundError):
+            self.grants = list(self._read_checkpoint())
         self.plugins.mkdir(parents=True, exist_ok=True)
         for path in self.plugins.glob("*.sock"):
             path.unlink()
@@ -90,10 +119,7 @@ class Sockets:
         self.registered = 0
 
     def call(self, method: str, request: Message, answer: type[_AnswerT]) -> _AnswerT:
-        """Return the plug-in's answer.
-
-        Raises AdmissionError without a plug-in, RpcError for a refusal.
-        """
+        """Return the plug-in's answer. Raises AdmissionError or RpcError."""
         if not self._clients:
             raise AdmissionError("unknown Device Plugin")
         *_, channel = self._clients.values()
@@ -102,126 +128,9 @@ class Sockets:
         )
         return call(request, timeout=_CALL_SECONDS)
 
-    def listed(self) -> Iterable[pb.PodResources]:
-        """Return the pods with the devices of their containers."""
-        return ()
-
     def shuffled(self, ids: Collection[str]) -> list[str]:
         """Return the ids in random order, as the kubelet keeps ids in sets."""
         return sorted(sorted(ids), key=lambda _: self._random.random())
-
-    def _serve(self, path: Path, service: str, methods: dict[str, Any]) -> None:
-        path.unlink(missing_ok=True)
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(
-                call, request.FromString, lambda message: message.SerializeToString()
-            )
-            for name, (call, request) in methods.items()
-        }
-        server = grpc.server(ThreadPoolExecutor(4, "kubelet socket"))
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        server.add_insecure_port(f"unix:{path}")
-        server.start()
-        self._servers.append(server)
-
-    def _register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.Empty:
-        if request.version != "v1beta1" or request.resource_name != self.resource:
-            description = f"{request.resource_name} by {request.version}"
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no room for {description}")
-        clients = self._clients
-        options = [("grpc.max_receive_message_length", _LARGEST_LIST), _IN_ITS_THREAD]
-        channel = grpc.insecure_channel(f"unix:{self.plugins / request.endpoint}", options)
-        grpc.channel_ready_future(channel).result(_CONNECT_SECONDS)
-        if clients is not self._clients:
-            channel.close()
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the kubelet has ended")
-        if request.endpoint in clients:
-            context.abort(grpc.StatusCode.UNKNOWN, "device plugin already connected")
-        clients[request.endpoint] = channel
-        follow = channel.unary_stream(
-            "/v1beta1.DevicePlugin/ListAndWatch",
-            pb.Empty.SerializeToString,
-            pb.ListAndWatchResponse.FromString,
-        )
-        arguments = (clients, request.endpoint, follow(pb.Empty()))
-        threading.Thread(target=self._follow, args=arguments, daemon=True).start()
-        with self._news:
-            self.registered += 1
-            self._news.notify_all()
-        return pb.Empty()
-
-    def _follow(self, clients: dict[str, grpc.Channel], endpoint: str, stream: Any) -> None:  # noqa: ANN401 -- gRPC's
-        with suppress(grpc.RpcError):
-            for answer in stream:
-                if clients is not self._clients:
-                    break
-                self._take({device.ID: device.health for device in answer.devices})
-        ended = self._gone_with(endpoint, clients)
-        channels = [channel for name in ended if (channel := clients.pop(name, None))]
-        for channel in channels:
-            channel.close()
-        if channels and not clients and clients is self._clients:
-            self._take(dict.fromkeys(self.devices, UNHEALTHY))
-
-    def _gone_with(self, endpoint: str, clients: Collection[str]) -> list[str]:
-        """Return the plug-ins to disconnect after this one ended: this one (kubernetes#135437)."""
-        del clients
-        return [endpoint]
-
-    def _take(self, devices: dict[str, str]) -> None:
-        with self._news:
-            self.devices = devices
-            self._news.notify_all()
-        self._changed()
-
-    def _list(
-        self, request: pb.Empty, context: grpc.ServicerContext
-    ) -> pb.ListPodResourcesResponse:
-        del request, context
-        return pb.ListPodResourcesResponse(pod_resources=self.listed())
-
-
-Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerGrant:
-    """The ids of a container, and the encoded answer of the device plug-in."""
-
-    uid: str
-    container: str
-    ids: frozenset[str]
-    response: bytes
-
-    @property
-    def envs(self) -> dict[str, str]:
-        """The variables in the answer."""
-        return dict(pb.ContainerAllocateResponse.FromString(self.response).envs)
-
-
-class DeviceManager(Sockets):
-    """The device manager of one node, for one resource."""
-
-    def __init__(
-        self,
-        folder: Path,
-        resource: str,
-        on_change: Callable[[], None] = lambda: None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(folder, resource, on_change, seed)
-        self.pods: dict[str, Json] = {}
-        self.failed: dict[str, str] = {}
-        """Reasons for failed admissions, by uid of the pod."""
-        self.grants: list[ContainerGrant] = []
-        self._admission = threading.Lock()
-        self._reusable: tuple[str, set[str]] = ("", set())
-
-    def start(self) -> None:
-        """Read the checkpoint, and listen."""
-        with suppress(FileNotFoundError):
-            self.grants = list(self._read_checkpoint())
-        super().start()
 
     def add(self, pod: Json) -> None:
         """Add the pod, and allocate ids. Raises AdmissionError."""
@@ -299,6 +208,76 @@ class DeviceManager(Sockets):
         new = self.folder / "checkpoint.new"
         new.write_text(json.dumps({"Data": data, "Checksum": 0}), encoding="utf-8")
         new.replace(self.plugins / CHECKPOINT)
+
+    def _serve(self, path: Path, service: str, methods: dict[str, Any]) -> None:
+        path.unlink(missing_ok=True)
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                call, request.FromString, lambda message: message.SerializeToString()
+            )
+            for name, (call, request) in methods.items()
+        }
+        server = grpc.server(ThreadPoolExecutor(4, "kubelet socket"))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        server.add_insecure_port(f"unix:{path}")
+        server.start()
+        self._servers.append(server)
+
+    def _register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.Empty:
+        if request.version != "v1beta1" or request.resource_name != self.resource:
+            description = f"{request.resource_name} by {request.version}"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no room for {description}")
+        clients = self._clients
+        options = [("grpc.max_receive_message_length", _LARGEST_LIST), _IN_ITS_THREAD]
+        channel = grpc.insecure_channel(f"unix:{self.plugins / request.endpoint}", options)
+        grpc.channel_ready_future(channel).result(_CONNECT_SECONDS)
+        if clients is not self._clients:
+            channel.close()
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the kubelet has ended")
+        if request.endpoint in clients:
+            context.abort(grpc.StatusCode.UNKNOWN, "device plugin already connected")
+        clients[request.endpoint] = channel
+        follow = channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            pb.Empty.SerializeToString,
+            pb.ListAndWatchResponse.FromString,
+        )
+        arguments = (clients, request.endpoint, follow(pb.Empty()))
+        threading.Thread(target=self._follow, args=arguments, daemon=True).start()
+        with self._news:
+            self.registered += 1
+            self._news.notify_all()
+        return pb.Empty()
+
+    def _follow(self, clients: dict[str, grpc.Channel], endpoint: str, stream: Any) -> None:  # noqa: ANN401 -- gRPC's
+        with suppress(grpc.RpcError):
+            for answer in stream:
+                if clients is not self._clients:
+                    break
+                self._take({device.ID: device.health for device in answer.devices})
+        ended = self._gone_with(endpoint, clients)
+        channels = [channel for name in ended if (channel := clients.pop(name, None))]
+        for channel in channels:
+            channel.close()
+        if channels and not clients and clients is self._clients:
+            self._take(dict.fromkeys(self.devices, UNHEALTHY))
+
+    def _gone_with(self, endpoint: str, clients: Collection[str]) -> list[str]:
+        """Return the plug-ins to disconnect after this one ended: this one (kubernetes#135437)."""
+        del clients
+        return [endpoint]
+
+    def _take(self, devices: dict[str, str]) -> None:
+        with self._news:
+            self.devices = devices
+            self._news.notify_all()
+        self._changed()
+
+    def _list(
+        self, request: pb.Empty, context: grpc.ServicerContext
+    ) -> pb.ListPodResourcesResponse:
+        del request, context
+        return pb.ListPodResourcesResponse(pod_resources=self.listed())
 
     def _allocate(self, pod: Json, container: Json) -> None:
         uid, name = pod["metadata"]["uid"], container["name"]

@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,8 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES
-from gpushare_localcluster.devices.admission import AdmissionError, Devices, Json, Told
 from gpushare_localcluster.devices.manager import HEALTHY, DeviceManager
-from gpushare_localcluster.pod_status import asked_units
+from gpushare_localcluster.pod_status import AdmissionError, Json, asked_units
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +46,15 @@ class _Node:
     since: float
 
 
-class NodeDevices(Devices):
+class NodeDevices:
     """The device managers of all nodes with devices."""
 
     def __init__(self, folder: Path, node_limit: int) -> None:
         """Start without nodes; node_limit: upper bound on nodes with a device plug-in."""
-        super().__init__()
+        self.changed: Callable[[str], None] = lambda node: None
+        """A callback with the name of a node whose devices changed, set by the kubelet."""
+        self.beyond: set[str] = set()
+        """Nodes without a device plug-in, since the limit was reached."""
         self.folder = folder
         self._most = node_limit
         self._nodes: dict[str, _Node] = {}
@@ -110,7 +112,7 @@ class NodeDevices(Devices):
         known_nodes = [self._nodes.get(name) for name in nodes - self._bare]
         return all(node is not None and node.manager.devices for node in known_nodes)
 
-    def admit(self, pod: Json) -> Told | None:
+    def admit(self, pod: Json) -> Mapping[str, Mapping[str, str]] | None:
         """Return the variables of the containers; None: the plug-in is not ready.
 
         Raises AdmissionError. On a node without a device plug-in there are none.

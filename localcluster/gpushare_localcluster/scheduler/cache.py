@@ -39,9 +39,7 @@ class NodeInfo:
         return self.node.name
 
     def free(self, resource: str) -> int:
-        """Return the free amount of a resource: millicores for cpu, units for others; it may be
-        negative.
-        """
+        """Return the free amount of a resource, in millicores for cpu; it may be negative."""
         if resource == PODS:
             return self.node.allocatable.get(PODS, 0) - len(self.pods)
         return self.node.allocatable.get(resource, 0) - self.requested.get(resource, 0)

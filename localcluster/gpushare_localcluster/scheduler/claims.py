@@ -9,13 +9,12 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import (
-    Amounts,
     ClaimRequest,
     ClassRecord,
-    DeviceKey,
     Fit,
     Holding,
     NodeDevices,
@@ -207,20 +206,8 @@ class Claims:
 
     def _use(self) -> Use:
         """Return the devices that claims hold; the lock is held."""
-        claim_holdings = [claim.holdings for claim in self._claims.values() if claim.holdings]
-        exclusive: set[DeviceKey] = set()
-        shares: dict[DeviceKey, Amounts] = {}
-        for holding in (
-            item for some in (*claim_holdings, *self._assumed.values()) for item in some
-        ):
-            if holding.consumed is None:
-                exclusive.add(holding.key)
-                continue
-            sums = dict(shares.get(holding.key, {}))
-            for name, amount in holding.consumed.items():
-                sums[name] = sums.get(name, 0) + amount
-            shares[holding.key] = sums
-        return Use(frozenset(exclusive), shares)
+        allocated = [claim.holdings for claim in self._claims.values() if claim.holdings]
+        return Use().plus(chain.from_iterable((*allocated, *self._assumed.values())))
 
 
 def read_claim(raw: Json) -> Claim:

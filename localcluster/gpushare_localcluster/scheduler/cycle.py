@@ -61,10 +61,21 @@ class Decision:
     node: str
     evaluated: int
     feasible: int
-    scores: Mapping[str, int]
+    scores: Mapping[str, int] = field(default_factory=dict)
     details: Scores = field(default_factory=dict)
     statuses: Mapping[str, Status] = field(default_factory=dict)
     state: CycleState = field(default_factory=CycleState)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One attempt to place a pod; statuses: why nodes are not feasible, so far."""
+
+    framework: Framework
+    state: CycleState
+    pod: PodView
+    snapshot: Snapshot
+    statuses: dict[str, Status] = field(default_factory=dict)
 
 
 class SchedulingCycle:
@@ -79,64 +90,44 @@ class SchedulingCycle:
         self._nominated: Nominated = {}
 
     def decide(self, pod: PodView, snapshot: Snapshot) -> Decision:
-        """Return the best node.
-
-        Raises FitError if no node fits, CycleError if an extender or a plug-in failed.
-        """
+        """Return the best node. Raises FitError, or CycleError for a failure."""
         if not snapshot.nodes:
             raise FitError(NO_NODES, frozenset(), {})
         self._handle.snapshot = snapshot
         self._nominated = self._handle.nominated()
-        framework, state = self._handle.profiles[pod.scheduler_name], CycleState()
-        statuses: dict[str, Status] = {}
-        nodes = self._pre_filter(framework, state, pod, snapshot, statuses)
-        if self._nominated_fits(framework, state, pod, snapshot):
-            return Decision(
-                pod=pod, node=pod.nominated_node, evaluated=1, feasible=1, scores={}, state=state
-            )
-        feasible = self._filter(framework, state, pod, nodes, statuses)
-        feasible = self._extender_filter(pod, feasible, statuses)
+        attempt = _Attempt(self._handle.profiles[pod.scheduler_name], CycleState(), pod, snapshot)
+        nodes = self._pre_filter(attempt)
+        if self._nominated_fits(attempt):
+            return Decision(pod, pod.nominated_node, evaluated=1, feasible=1, state=attempt.state)
+        feasible = self._filter(attempt, nodes)
+        feasible = self._extender_filter(pod, feasible, attempt.statuses)
         if not feasible:
-            raise self._fit_error(framework, state, pod, statuses)
-        evaluated = len(feasible) + len(statuses)
-        if len(feasible) == 1:
-            name = feasible[0].name
-            return Decision(
-                pod=pod,
-                node=name,
-                evaluated=evaluated,
-                feasible=1,
-                scores={},
-                statuses=statuses,
-                state=state,
-            )
-        details = self._score(framework, state, pod, feasible)
-        scores = dict.fromkeys((node.name for node in feasible), 0)
+            raise self._fit_error(attempt)
+        scores: dict[str, int] = {}
+        details: Scores = {}
+        if len(feasible) > 1:
+            details = self._score(attempt, feasible)
+            scores = dict.fromkeys((node.name for node in feasible), 0)
         for added in details.values():
             for name in scores.keys() & added.keys():
                 scores[name] += added[name]
-        top = max(scores.values())
-        name = self._random.choice([name for name, score in scores.items() if score == top])
+        top = max(scores.values(), default=0)
+        best = [name for name, score in scores.items() if score == top]
         return Decision(
             pod=pod,
-            node=name,
-            evaluated=evaluated,
+            node=self._random.choice(best) if best else feasible[0].name,
+            evaluated=len(feasible) + len(attempt.statuses),
             feasible=len(feasible),
             scores=scores,
             details=details,
-            statuses=statuses,
-            state=state,
+            statuses=attempt.statuses,
+            state=attempt.state,
         )
 
-    def _pre_filter(
-        self,
-        framework: Framework,
-        state: CycleState,
-        pod: PodView,
-        snapshot: Snapshot,
-        statuses: dict[str, Status],
-    ) -> Sequence[NodeInfo]:
+    def _pre_filter(self, attempt: _Attempt) -> Sequence[NodeInfo]:
         """Return the nodes to filter; put the other nodes into `statuses`. Raises FitError."""
+        framework, state, pod = attempt.framework, attempt.state, attempt.pod
+        snapshot, statuses = attempt.snapshot, attempt.statuses
         only, narrowing, status = framework.run_pre_filters(state, pod, snapshot.nodes)
         if status.code is Code.ERROR:
             raise CycleError(f'running PreFilter plugin "{status.plugin}": {status.message}')
@@ -153,12 +144,11 @@ class SchedulingCycle:
         statuses.update({n.name: absent for n in snapshot.nodes if n.name not in only})
         return [node for node in snapshot.nodes if node.name in only]
 
-    def _nominated_fits(
-        self, framework: Framework, state: CycleState, pod: PodView, snapshot: Snapshot
-    ) -> bool:
+    def _nominated_fits(self, attempt: _Attempt) -> bool:
         """Return whether the nominated node takes the pod; it is checked before all other nodes."""
-        node = snapshot.get(pod.nominated_node)
-        if node is None or not self._passes(framework, state, pod, node).ok:
+        pod = attempt.pod
+        node = attempt.snapshot.get(pod.nominated_node)
+        if node is None or not self._passes(attempt, node).ok:
             return False
         try:
             return bool(self._extender_filter(pod, [node], {}))
@@ -166,36 +156,27 @@ class SchedulingCycle:
             log.info("nominated node not asked about pod=%s error=%s", pod.key, error)
             return False
 
-    def _passes(
-        self, framework: Framework, state: CycleState, pod: PodView, node: NodeInfo
-    ) -> Status:
+    def _passes(self, attempt: _Attempt, node: NodeInfo) -> Status:
         nominated = self._nominated.get(node.name, ())
-        status = framework.run_filters_with_nominated(state, pod, node, nominated)
+        status = attempt.framework.run_filters_with_nominated(
+            attempt.state, attempt.pod, node, nominated
+        )
         if status.code is Code.ERROR:
             raise CycleError(f'running "{status.plugin}" filter plugin: {status.message}')
         return status
 
-    def _filter(
-        self,
-        framework: Framework,
-        state: CycleState,
-        pod: PodView,
-        nodes: Sequence[NodeInfo],
-        statuses: dict[str, Status],
-    ) -> list[NodeInfo]:
-        """Return the nodes that pass all filters, until enough are found; the start rotates from
-        pod to pod.
-        """
+    def _filter(self, attempt: _Attempt, nodes: Sequence[NodeInfo]) -> list[NodeInfo]:
+        """Return enough nodes that pass all filters; the start rotates from pod to pod."""
         total = len(nodes)
-        enough = nodes_to_find(total, framework.percentage)
+        enough = nodes_to_find(total, attempt.framework.percentage)
         feasible: list[NodeInfo] = []
         looked = 0
         for offset in range(total):
             node = nodes[(self._start + offset) % total]
             looked += 1
-            status = self._passes(framework, state, pod, node)
+            status = self._passes(attempt, node)
             if not status.ok:
-                statuses[node.name] = status
+                attempt.statuses[node.name] = status
                 continue
             feasible.append(node)
             if len(feasible) >= enough:
@@ -206,9 +187,7 @@ class SchedulingCycle:
     def _extender_filter(
         self, pod: PodView, feasible: list[NodeInfo], statuses: dict[str, Status]
     ) -> list[NodeInfo]:
-        """Return the nodes that pass all extenders, each called with the nodes left by the one
-        before.
-        """
+        """Return the nodes that pass all extenders; each gets the nodes of the one before."""
         for extender in self._extenders:
             if not feasible:
                 break
@@ -225,10 +204,9 @@ class SchedulingCycle:
             feasible = list(result.nodes)
         return feasible
 
-    def _score(
-        self, framework: Framework, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
-    ) -> Scores:
+    def _score(self, attempt: _Attempt, nodes: Sequence[NodeInfo]) -> Scores:
         """Return the scores of plug-ins and extenders, without extenders that fail."""
+        framework, state, pod = attempt.framework, attempt.state, attempt.pod
         try:
             framework.run_pre_scores(state, pod, nodes)
             details: dict[str, Mapping[str, int]] = dict(framework.run_scores(state, pod, nodes))
@@ -243,10 +221,9 @@ class SchedulingCycle:
                 log.info("prioritize ignored url=%s error=%s", extender.name, error)
         return details
 
-    def _fit_error(
-        self, framework: Framework, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
-    ) -> FitError:
-        post_filter = framework.run_post_filters(state, pod, statuses).message
+    def _fit_error(self, attempt: _Attempt) -> FitError:
+        framework, state, statuses = attempt.framework, attempt.state, attempt.statuses
+        post_filter = framework.run_post_filters(state, attempt.pod, statuses).message
         total = len(self._handle.snapshot.nodes)
         message = unschedulable_message(total, statuses, post_filter)
         plugins = frozenset(status.plugin for status in statuses.values() if status.plugin)

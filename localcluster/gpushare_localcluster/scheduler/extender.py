@@ -66,9 +66,7 @@ class HttpExtender:
         return self.config.url_prefix
 
     def is_interested(self, pod: PodView) -> bool:
-        """Return whether the pod names a managed resource of the extender; without a list all pods
-        do.
-        """
+        """Return whether the pod names a managed resource; without a list all pods do."""
         return not self._managed or bool(self._managed & pod.resource_names)
 
     def filter(self, pod: PodView, nodes: Sequence[NodeInfo]) -> FilterResult:
@@ -193,9 +191,7 @@ class HttpExtender:
         return answer.body
 
     def _surviving(self, answer: Json, nodes_by_name: Mapping[str, NodeInfo]) -> list[str]:
-        """Return the names in the answer: NodeNames if nodeCacheCapable is set, else Nodes; []
-        without both.
-        """
+        """Return the names in the answer: NodeNames if nodeCacheCapable is set, else Nodes."""
         names = answer.get("nodenames")
         if self.config.node_cache_capable and names is not None:
             for name in names:

@@ -246,9 +246,7 @@ class ReservePlugin(Plugin, Protocol):
         """Reserve the resources of the pod; return Success or an objection."""
 
     def unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
-        """Release the resources; called in reverse order, also for plug-ins without a call of
-        reserve.
-        """
+        """Release the resources; called in reverse order, also without a call of reserve."""
 
 
 @runtime_checkable

@@ -42,7 +42,6 @@ class PodView:
     uid: str
     namespace: str
     name: str
-    resource_version: str
     node_name: str
     scheduler_name: str
     priority: int
@@ -127,7 +126,6 @@ def read_pod(raw: Json) -> PodView:
         uid=str(meta.get("uid", "")),
         namespace=str(meta.get("namespace", "default")),
         name=str(meta.get("name", "")),
-        resource_version=str(meta.get("resourceVersion", "")),
         node_name=str(spec.get("nodeName") or ""),
         scheduler_name=str(spec.get("schedulerName") or "default-scheduler"),
         priority=int(spec.get("priority") or 0),

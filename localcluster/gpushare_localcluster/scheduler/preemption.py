@@ -9,6 +9,8 @@ tried again after the end of the victims.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, SettingsError
 from gpushare.wire.budgets import DisruptionBudget
@@ -26,6 +28,8 @@ from gpushare_localcluster.scheduler.framework import (
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView
 from gpushare_localcluster.scheduler.runtime import Framework
+
+log = logging.getLogger(__name__)
 
 _NEVER_STARTED = "9999-12-31T23:59:59Z"
 _OFFSET = 2**31
@@ -52,35 +56,23 @@ def best(candidates: Sequence[Candidate]) -> Candidate:
         total = sum(priority + _OFFSET for priority in priorities)
         return (candidate.violations, priorities[0], total, len(priorities))
 
+    def earliest(candidate: Candidate) -> str:
+        highest = max(pod.priority for pod in candidate.pods)
+        return min(started(pod) for pod in candidate.pods if pod.priority == highest)
+
     min_loss = min(loss(candidate) for candidate in candidates)
-    equal = [candidate for candidate in candidates if loss(candidate) == min_loss]
-    return max(equal, key=_earliest)
-
-
-def _earliest(candidate: Candidate) -> str:
-    """Return the earliest start among the victims of the highest priority."""
-    highest = max(pod.priority for pod in candidate.pods)
-    return min(started(pod) for pod in candidate.pods if pod.priority == highest)
+    return max((item for item in candidates if loss(item) == min_loss), key=earliest)
 
 
 Told = Callable[[PodView, str], None]
 
 
-class Evictor:
-    """Evicts through the API server. report: called with each victim and the text of the event."""
+def evict(api: ApiClient, report: Told, pod: PodView, candidate: Candidate) -> None:
+    """Evict the victims and nominate the pod. Raises ApiError.
 
-    def __init__(self, api: ApiClient, report: Told) -> None:
-        self._api = api
-        self._told = report
-
-    def carry_out(self, pod: PodView, candidate: Candidate) -> None:
-        """Evict the victims and nominate the pod. Raises ApiError."""
-        for victim in candidate.pods:
-            self._evict(victim, pod, candidate.node)
-        change = {"status": {"nominatedNodeName": candidate.node}}
-        self._api.patch(f"{pod.path}/status", change)
-
-    def _evict(self, victim: PodView, pod: PodView, node: str) -> None:
+    report: called with each victim and the text of the event.
+    """
+    for victim in candidate.pods:
         condition: Json = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -89,15 +81,13 @@ class Evictor:
             "lastProbeTime": None,
             "lastTransitionTime": timestamp(),
         }
-        try:
-            self._api.patch(f"{victim.path}/status", {"status": {"conditions": [condition]}})
-            self._api.delete(victim.path, uid=victim.uid)
-        except (ApiNotFound, ApiConflict):
-            return  # the victim has ended, or another pod has its name
-        self._told(victim, f"Preempted by pod {pod.uid} on node {node}")
+        # A victim may have ended, or another pod may have its name.
+        with suppress(ApiNotFound, ApiConflict):
+            api.patch(f"{victim.path}/status", {"status": {"conditions": [condition]}})
+            api.delete(victim.path, uid=victim.uid)
+            report(victim, f"Preempted by pod {pod.uid} on node {candidate.node}")
+    api.patch(f"{pod.path}/status", {"status": {"nominatedNodeName": candidate.node}})
 
-
-log = logging.getLogger(__name__)
 
 _NOT_HELPFUL = Status(Code.UNRESOLVABLE, ("Preemption is not helpful for scheduling",))
 _NO_VICTIMS = Status(Code.UNRESOLVABLE, ("No preemption victims found for incoming pod",))
@@ -145,20 +135,24 @@ class Preemption:
         extenders = [extender for extender in self._extenders if extender.is_interested(pod)]
         reasons = {node.name: _NOT_HELPFUL for node in snapshot.nodes}
         candidates: list[Candidate] = []
-        nominated = self._nominated()
+        nominated, total = self._nominated(), len(snapshot.nodes)
+        limit = min(max(total * self._enough[0] // 100, self._enough[1]), total)
         for node in snapshot.nodes:
             if statuses.get(node.name, Status()).code is not Code.UNSCHEDULABLE:
                 continue
-            trial = _Trial(framework, state, pod, node, nominated.get(node.name, ()))
+            trial = _Trial(framework, state.clone(), pod, node, nominated.get(node.name, ()))
             result = self._dry_run(trial, empty=self._empty_candidates and bool(extenders))
             if isinstance(result, Status):
                 reasons[node.name] = result
             else:
                 candidates.append(result)
-            if self._has_enough(candidates, len(snapshot.nodes)):
+            if len(candidates) >= limit and any(not c.violations for c in candidates):
                 break
         if not candidates:
-            raise NoPreemption(_no_candidates(reasons))
+            # An error on a node replaces the counts.
+            errors = [s.message for s in reasons.values() if s.code is Code.ERROR]
+            text = ", ".join(errors) or unschedulable_message(len(reasons), reasons)
+            raise NoPreemption(text)
         candidates = [c for c in self._ask(extenders, pod, candidates, snapshot) if c.pods]
         if not candidates:
             raise NoPreemption("no candidate node for preemption")
@@ -195,11 +189,6 @@ class Preemption:
             return Status(Code.ERROR, (f'expected at least one victim pod on node "{node}"',))
         return _NO_VICTIMS
 
-    def _has_enough(self, candidates: Sequence[Candidate], nodes: int) -> bool:
-        percent, number = self._enough
-        limit = min(max(nodes * percent // 100, number), nodes)
-        return len(candidates) >= limit and any(not c.violations for c in candidates)
-
     def _ask(
         self,
         extenders: Sequence[HttpExtender],
@@ -222,37 +211,30 @@ class Preemption:
         return candidates
 
 
+@dataclass
 class _Trial:
     """A node without some of its pods, with the counts of plug-ins."""
 
-    def __init__(
-        self,
-        framework: Framework,
-        state: CycleState,
-        pod: PodView,
-        node: NodeInfo,
-        nominated: Sequence[PodView],
-    ) -> None:
-        self._framework = framework
-        self._nominated = nominated
-        self._state = state.clone()
-        self.pod = pod
-        self.node = node
+    framework: Framework
+    state: CycleState
+    pod: PodView
+    node: NodeInfo
+    nominated: Sequence[PodView]
 
     def add(self, victim: PodView) -> None:
         """Add the pod to the node."""
         self.node = self.node.with_pod(victim)
-        self._framework.run_add_pod(self._state, self.pod, victim, self.node)
+        self.framework.run_add_pod(self.state, self.pod, victim, self.node)
 
     def remove(self, victim: PodView) -> None:
         """Remove the pod from the node."""
         self.node = self.node.without_pod(victim.uid)
-        self._framework.run_remove_pod(self._state, self.pod, victim, self.node)
+        self.framework.run_remove_pod(self.state, self.pod, victim, self.node)
 
     def run(self) -> Status:
         """Return the current result of the filters."""
-        return self._framework.run_filters_with_nominated(
-            self._state, self.pod, self.node, self._nominated
+        return self.framework.run_filters_with_nominated(
+            self.state, self.pod, self.node, self.nominated
         )
 
 
@@ -277,12 +259,6 @@ def _ends_by_preemption(pod: PodView) -> bool:
         and condition.get("reason") == "PreemptionByScheduler"
         for condition in conditions
     )
-
-
-def _no_candidates(reasons: Mapping[str, Status]) -> str:
-    """Return why no node is a candidate; an error on a node replaces the counts."""
-    errors = [status.message for status in reasons.values() if status.code is Code.ERROR]
-    return ", ".join(errors) or unschedulable_message(len(reasons), reasons)
 
 
 def _protected(pods: Sequence[PodView], budgets: Sequence[DisruptionBudget]) -> set[str]:

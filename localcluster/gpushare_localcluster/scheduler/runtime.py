@@ -166,9 +166,7 @@ class Framework:
     def run_post_filters(
         self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
-        """Return the result of the first plug-in that succeeds, else Unschedulable with all texts
-        for the end of the pod's message.
-        """
+        """Return the first success, else Unschedulable with the texts of all plug-ins."""
         texts: list[str] = []
         for plugin in self.post_filters:
             status = plugin.post_filter(state, pod, statuses)

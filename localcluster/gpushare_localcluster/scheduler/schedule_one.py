@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Observer = Callable[[Decision], None]
 
 _STOP_SECONDS = 10.0
-"""Seconds in which running bindings may end when the scheduler stops."""
+"""Seconds that running bindings have to end when the scheduler stops."""
 
 
 class ScheduleOne:

@@ -1,33 +1,196 @@
-"""The scheduler: wires the pure parts, runs the watches and the loop.
+"""The small kube-scheduler: watches, the queue, the cache, and a thread that schedules.
 
-One lock guards the queue and the feed of the cache; no call to the API server or an extender is
-made under the lock.
+`Feed` has the event handlers: assigned pods are in the cache, pending ones in the queue, and a
+change of either may wake other pods. Other objects of plug-ins (budgets, labels of namespaces,
+selectors of pods) are written by informers and read from any thread: each change replaces a whole
+entry.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 
 from gpushare.errors import WireError
+from gpushare.wire.budgets import DisruptionBudget, read_budget
+from gpushare.wire.label_selectors import selects
 from gpushare_localcluster.client import ApiClient, Json
 from gpushare_localcluster.informer import Informer
 from gpushare_localcluster.scheduler.cache import Cache
 from gpushare_localcluster.scheduler.claims import WATCHED
-from gpushare_localcluster.scheduler.cluster_events import Action, Change, Resource
+from gpushare_localcluster.scheduler.cluster_events import (
+    Action,
+    Change,
+    Resource,
+    node_actions,
+    pod_actions,
+)
 from gpushare_localcluster.scheduler.events import EventRecorder
 from gpushare_localcluster.scheduler.extender import HttpExtender
-from gpushare_localcluster.scheduler.feed import Feed
-from gpushare_localcluster.scheduler.handle import Handle
-from gpushare_localcluster.scheduler.objects import PodView
-from gpushare_localcluster.scheduler.others import SELECTING, OtherObjects
-from gpushare_localcluster.scheduler.preemption import Evictor
+from gpushare_localcluster.scheduler.handle import Handle, WaitingPod
+from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
+from gpushare_localcluster.scheduler.preemption import evict
 from gpushare_localcluster.scheduler.profiles import SchedulerOptions, build_frameworks
 from gpushare_localcluster.scheduler.queue import QueuedPod, SchedulingQueue
 from gpushare_localcluster.scheduler.schedule_one import Observer, ScheduleOne
 from gpushare_localcluster.scheduler.trace import Tracer
+
+
+class Feed:
+    """Feeds one queue and one cache.
+
+    scheduler_names: of the profiles; other pods are ignored while pending. waiting_pods: the pods
+    that Permit delays; a deleted pod is rejected there.
+    """
+
+    def __init__(
+        self,
+        queue: SchedulingQueue,
+        cache: Cache,
+        waiting_pods: Mapping[str, WaitingPod],
+        scheduler_names: frozenset[str],
+    ) -> None:
+        self._queue = queue
+        self._cache = cache
+        self._waiting = waiting_pods
+        self._names = scheduler_names
+
+    def pod(self, before: Json | None, after: Json | None, now: float) -> None:
+        """Handle a pod that was added (before None), changed, or deleted (after None)."""
+        if after is None:
+            if before is not None:
+                self._pod_gone(read_pod(before), now)
+            return
+        pod = read_pod(after)
+        if pod.ended:
+            self._pod_gone(pod, now)
+        elif pod.node_name:
+            self._pod_assigned(pod, before, now)
+        elif pod.scheduler_name in self._names and not self._cache.is_assumed(pod.uid):
+            self._queue.update(pod, now)
+
+    def node(self, before: Json | None, after: Json | None, now: float) -> None:
+        """Handle an added, changed or deleted node."""
+        if after is None:
+            if before is not None:
+                old = read_node(before)
+                self._cache.remove_node(old.name)
+                self._queue.move(Change(Resource.NODE, Action.DELETE, old_node=old), now)
+            return
+        new = read_node(after)
+        self._cache.set_node(new)
+        if before is None:
+            self._queue.move(Change(Resource.NODE, Action.ADD, new_node=new), now)
+        elif actions := node_actions(before, after):
+            old = read_node(before)
+            self._queue.move(Change(Resource.NODE, actions, old_node=old, new_node=new), now)
+
+    def _pod_gone(self, pod: PodView, now: float) -> None:
+        self._queue.remove(pod.uid)
+        if waiting_pod := self._waiting.get(pod.uid):
+            waiting_pod.reject("", "removed")
+        was_counted = self._cache.holds(pod.uid)
+        self._cache.remove_pod(pod.uid)
+        if was_counted or pod.node_name:
+            self._queue.move(Change(Resource.ASSIGNED_POD, Action.DELETE, old_pod=pod), now)
+
+    def _pod_assigned(self, pod: PodView, before: Json | None, now: float) -> None:
+        self._cache.set_pod(pod)
+        self._queue.remove(pod.uid)
+        if before is None or not (before.get("spec") or {}).get("nodeName"):
+            self._queue.move(Change(Resource.ASSIGNED_POD, Action.ADD, new_pod=pod), now)
+        elif actions := pod_actions(before, pod.raw):
+            old = read_pod(before)
+            change = Change(Resource.ASSIGNED_POD, actions, old_pod=old, new_pod=pod)
+            self._queue.move(change, now)
+
+
+SELECTING = {
+    "Service": "/api/v1/services",
+    "ReplicationController": "/api/v1/replicationcontrollers",
+    "ReplicaSet": "/apis/apps/v1/replicasets",
+    "StatefulSet": "/apis/apps/v1/statefulsets",
+}
+"""The kinds with pods that are spread by default, and the paths of their lists."""
+_CONTROLLERS = {
+    ("v1", "ReplicationController"),
+    ("apps/v1", "ReplicaSet"),
+    ("apps/v1", "StatefulSet"),
+}
+"""apiVersion and kind: another kind called StatefulSet does not count."""
+
+
+class OtherObjects:
+    """Current PodDisruptionBudgets, namespaces and the selectors of `SELECTING`."""
+
+    def __init__(self) -> None:
+        self._budgets: dict[str, DisruptionBudget] = {}
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._selectors: dict[tuple[str, str, str], Json] = {}
+
+    def on_budget(self, before: Json | None, after: Json | None) -> None:
+        """Handle an added, changed or deleted budget."""
+        meta = _meta(before, after)
+        if after is None:
+            self._budgets.pop(str(meta.get("uid")), None)
+        else:
+            self._budgets[str(meta.get("uid"))] = read_budget(
+                str(meta.get("namespace")), after.get("spec"), after.get("status")
+            )
+
+    def on_namespace(self, before: Json | None, after: Json | None) -> None:
+        """Handle an added, changed or deleted namespace."""
+        meta = _meta(before, after)
+        self._namespaces[str(meta.get("name"))] = (meta.get("labels") or {}) if after else {}
+
+    def on_selecting(self, kind: str, before: Json | None, after: Json | None) -> None:
+        """Handle an added, changed or deleted Service or controller of pods."""
+        meta = _meta(before, after)
+        selector = ((after or {}).get("spec") or {}).get("selector")
+        key = (kind, str(meta.get("namespace")), str(meta.get("name")))
+        if selector:
+            self._selectors[key] = selector
+        else:
+            self._selectors.pop(key, None)
+
+    def budgets(self) -> tuple[DisruptionBudget, ...]:
+        """Return all budgets."""
+        return tuple(self._budgets.copy().values())
+
+    def labels_of(self, namespace: str) -> Mapping[str, str]:
+        """Return the labels of a namespace, {} for an unknown one."""
+        return self._namespaces.get(namespace, {})
+
+    def default_selector(self, pod: PodView) -> Json | None:
+        """Return the selector of the pod's Services and controller (helper.DefaultSelector)."""
+        labels: dict[str, str] = {}
+        for (kind, namespace, _), selector in self._selectors.copy().items():
+            if kind == "Service" and namespace == pod.namespace:
+                labels |= selector if selects({"matchLabels": selector}, pod.labels) else {}
+        expressions: list[Json] = []
+        for owner in (pod.raw.get("metadata") or {}).get("ownerReferences") or ():
+            kind, name = str(owner.get("kind")), str(owner.get("name"))
+            if not owner.get("controller") or (owner.get("apiVersion"), kind) not in _CONTROLLERS:
+                continue
+            # In one read: an informer may remove the entry at any time.
+            selector = self._selectors.get((kind, pod.namespace, name), {})
+            if kind == "ReplicationController":
+                labels |= selector
+                continue
+            # With a Service that requires another value of the same label no pod is selected.
+            for key, value in (selector.get("matchLabels") or {}).items():
+                expressions.append({"key": key, "operator": "In", "values": [value]})
+            expressions += selector.get("matchExpressions") or ()
+        if not labels and not expressions:
+            return None
+        return {"matchLabels": labels, "matchExpressions": expressions}
+
+
+def _meta(before: Json | None, after: Json | None) -> Json:
+    return (after or before or {}).get("metadata") or {}
+
 
 log = logging.getLogger(__name__)
 
@@ -149,12 +312,11 @@ class Scheduler:
 
     def _make_handle(self, options: SchedulerOptions) -> Handle:
         """Return the handle with the frameworks of all profiles. Raises SettingsError."""
-        evictor = Evictor(self._api, self._events.preempted)
         handle = Handle(
             api=self._api,
             extenders=[HttpExtender(config) for config in options.extenders],
             budgets=self._others.budgets,
-            evict=evictor.carry_out,
+            evict=partial(evict, self._api, self._events.preempted),
             activate=self._activate,
             nominated=self._nominated,
             namespace_labels=self._others.labels_of,

@@ -7,8 +7,7 @@ object per line.
 import contextlib
 import json
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -119,32 +118,6 @@ def decided(decision: Decision, outcome: Status) -> CycleTrace:
 
 def _line(stage: str, text: str) -> str:
     return f"  {stage.ljust(_WIDTH)} {text}"
-
-
-_MOST_KEPT = 1000
-
-
-class LastCycles:
-    """The last cycles, for expectations; any thread may add cycles."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._cycles = deque[CycleTrace](maxlen=_MOST_KEPT)
-
-    def add(self, cycle: CycleTrace) -> None:
-        """Add an ended cycle."""
-        with self._lock:
-            self._cycles.append(cycle)
-
-    def clear(self) -> None:
-        """Remove all cycles, before another scenario."""
-        with self._lock:
-            self._cycles.clear()
-
-    def all(self) -> Sequence[CycleTrace]:
-        """Return the cycles in the order of their ends."""
-        with self._lock:
-            return tuple(self._cycles)
 
 
 @contextlib.contextmanager

@@ -114,10 +114,7 @@ class DynamicResources:
     def post_filter(
         self, state: CycleState, pod: PodView, statuses: Mapping[str, fwk.Status]
     ) -> fwk.Status:
-        """Deallocate a claim that keeps the pod from other nodes; return Unschedulable.
-
-        A claim of other pods stays allocated.
-        """
+        """Deallocate a claim that keeps the pod alone from other nodes; return Unschedulable."""
         claims, api = state.find(_STATE, _PodClaims), self._handle.api
         if claims is None or api is None:
             return fwk.Status(fwk.Code.UNSCHEDULABLE)

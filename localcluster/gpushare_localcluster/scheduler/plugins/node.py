@@ -155,9 +155,7 @@ class TaintToleration(PlainPlugin):
         )
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
-        """Return Success, or the objection to a taint; up to 1.35 with its name: `taint {KEY:
-        VALUE}`.
-        """
+        """Return Success, or the objection to a taint (up to 1.35 with its name)."""
         if node.node.taints and untolerated(node.node.taints, pod.tolerations):
             return Status(Code.UNRESOLVABLE, ("node(s) had untolerated taint(s)",))
         return SUCCESS
@@ -218,9 +216,7 @@ class NodeAffinity:
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[NodeNames | None, Status]:
-        """Return the nodes named by the terms, if every term names nodes; Skip without
-        requirements.
-        """
+        """Return the nodes that every term names, if all name nodes; Skip without requirements."""
         if pod.affinity_terms is None and self._required is None and not pod.node_selector:
             return None, SKIP
         if not pod.affinity_terms:
@@ -306,27 +302,16 @@ class ImageLocality(PlainPlugin):
         }
         if not any(shares.values()):
             return Status(Code.SKIP)
-        state.write(_KEY, _Wanted(images, shares))
+        state.write(_KEY, (images, shares))
         return SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return 0 for up to 23 MiB of images, 100 for 1000 MiB per container."""
-        pod_images = state.read(_KEY, _Wanted)
-        size = sum(
-            int(node.node.images.get(name, 0) * pod_images.shares[name])
-            for name in pod_images.images
-        )
-        max_size = _MOST_OF_A_CONTAINER * len(pod_images.images)
+        images, shares = state.read(_KEY, tuple)
+        size = sum(int(node.node.images.get(name, 0) * shares[name]) for name in images)
+        max_size = _MOST_OF_A_CONTAINER * len(images)
         size = min(max(size, _LEAST), max_size)
         return MAX_NODE_SCORE * (size - _LEAST) // (max_size - _LEAST)
-
-
-class _Wanted:
-    """The pod's images, and the share of nodes that have each image."""
-
-    def __init__(self, images: list[str], shares: dict[str, float]) -> None:
-        self.images = images
-        self.shares = shares
 
 
 def _normalized(name: str) -> str:

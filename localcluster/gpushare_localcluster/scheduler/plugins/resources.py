@@ -83,9 +83,7 @@ class NodeResourcesFit(Strategy):
         super().__init__(strategy, "scoringStrategy")
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return the events: deleted or smaller pods, new or larger nodes, or a smaller request of
-        the pod.
-        """
+        """Return the events: fewer or smaller pods, more or larger nodes, a smaller request."""
         pod, node = Resource.ASSIGNED_POD, Resource.NODE
         return (
             EventWithHint(pod, Action.DELETE),
@@ -113,15 +111,14 @@ class NodeResourcesFit(Strategy):
             reasons.append("Too many pods")
         for name, request in pod.requests.items():
             all_of_it = allocatable.get(name, 0)
-            if 0 < request > all_of_it - requested.get(name, 0) and not self._is_ignored(name):
+            if 0 < request > all_of_it - requested.get(name, 0) and not (
+                name in self._ignored or ("/" in name and name.partition("/")[0] in self._groups)
+            ):
                 reasons.append(f"Insufficient {name}")
                 if request > all_of_it:
                     # More than the empty node has: evicting pods would not help.
                     code = fwk.Code.UNRESOLVABLE
         return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
-
-    def _is_ignored(self, name: str) -> bool:
-        return name in self._ignored or ("/" in name and name.partition("/")[0] in self._groups)
 
 
 class NodeResourcesLeastAllocated(Strategy):
@@ -150,10 +147,7 @@ class RequestedToCapacityRatio(NodeResourcesLeastAllocated):
 
 
 class NodeResourcesBalancedAllocation:
-    """Prefers nodes with a more equal use of resources after the pod.
-
-    args: `resources` (name and weight; the weights are ignored).
-    """
+    """Prefers nodes with a more equal use of `resources` after the pod, without weights."""
 
     name = "NodeResourcesBalancedAllocation"
 
@@ -184,10 +178,7 @@ class NodeResourcesBalancedAllocation:
 
 
 def read_weights(fields: Fields, path: str) -> Weights:
-    """Return the weight of each resource in `resources`; cpu and memory by default.
-
-    Raises SettingsError.
-    """
+    """Return the weights in `resources`, by default cpu and memory. Raises SettingsError."""
     weights: dict[str, int] = {}
     for index, item in enumerate(items(fields, "resources", path)):
         item_path = f"{path}.resources[{index}]" if path else f"resources[{index}]"

@@ -167,9 +167,7 @@ class PodTopologySpread(PlainPlugin):
             self._handle.spreads_by_default = True
 
     def _constraints(self, pod: PodView, action: str) -> tuple[Constraint, ...]:
-        """Return the pod's constraints of one whenUnsatisfiable; the default ones if the pod has
-        none.
-        """
+        """Return the pod's constraints of one whenUnsatisfiable, or else the default ones."""
         pod_constraints = pod.spec.get("topologySpreadConstraints")
         if pod_constraints:
             return constraints_of(pod, pod_constraints, action)
@@ -261,9 +259,7 @@ class PodTopologySpread(PlainPlugin):
         return fwk.SUCCESS
 
     def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
-        """Count the pods in each domain of `nodes`; return Skip for a pod without a soft
-        constraint.
-        """
+        """Count the pods in each domain of `nodes`; return Skip without a soft constraint."""
         constraints = self._constraints(pod, "ScheduleAnyway")
         if not constraints:
             return fwk.SKIP

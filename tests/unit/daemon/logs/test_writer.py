@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import select
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -102,6 +103,23 @@ def test_what_waits_is_written_at_the_end_and_no_longer_than_it_may_take(pipe: P
     pipe.writer.start()
     fill(pipe, 900)
     pipe.writer.stop(0.05)  # nobody reads
+
+
+def test_lines_soon_after_another_wait_and_are_written_together(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare.daemon.logs._REST", 3600.0)
+    pipe.writer.start()
+
+    def waits() -> bool:
+        pipe.log.info(Line("soon"))
+        is_written = bool(select.select((pipe.read,), (), (), 0.2)[0])
+        return not (is_written and os.read(pipe.read, SIZE))
+
+    poll(waits, "the thread rests")
+    fill(pipe, 20)
+    pipe.writer.stop(5.0)  # ends the rest
+    assert numbers(os.read(pipe.read, SIZE).decode()) == list(range(20))
 
 
 def test_a_line_that_cannot_be_formatted_is_told_of_and_stops_nothing(pipe: Pipe) -> None:
