@@ -226,7 +226,7 @@ class DefragRun:
 
     def pod(self, ref: PodRef) -> Pod | None:
         """Return the pod; None if the pod is gone, or another pod has the name."""
-        return read_pod(partial(self._kubectl.request, "GET", query={}), PODS, ref)
+        return read_pod(partial(self._kubectl.request, "GET", query={}), ref)
 
     def pods_of_owner(self, pod: Pod) -> dict[str, Pod]:
         """Return the pods of the namespace that have not ended, by uid."""

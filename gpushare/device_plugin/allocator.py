@@ -16,13 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 
 from gpushare.device_plugin import identity
 from gpushare.device_plugin.cards import NodeCards, uuid_of, uuids_of
-from gpushare.device_plugin.identity import (
-    CheckpointEntry,
-    ContainerCandidate,
-    Decided,
-    Grant,
-    PodKey,
-)
+from gpushare.device_plugin.identity import CheckpointEntry, ContainerCandidate, Decided, Grant
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Found, Pods
 from gpushare.errors import GpuShareError, RequestRefused
@@ -113,7 +107,7 @@ class CandidateFinder:
     """Returns the kubelet's view; raises GpuShareError."""
     clock: Callable[[], float] = time.monotonic
     # Pods that the API server does not have: the time of the next request for each.
-    _unknown: Mapping[PodKey, float] = field(default_factory=dict)
+    _unknown: Mapping[identity.PodKey, float] = field(default_factory=dict)
 
     def find(
         self, units: int, answered: Set[identity.ContainerKey], refused_uids: Collection[str]
@@ -157,7 +151,7 @@ class CandidateFinder:
         answered: Set[identity.ContainerKey],
         refused_uids: Collection[str],
         *,
-        excluded: Collection[PodKey] = (),
+        excluded: Collection[identity.PodKey] = (),
     ) -> Candidates:
         """Return the candidates among all pods except `excluded`."""
         pods, changes = self.pods.now()
@@ -182,7 +176,7 @@ class CandidateFinder:
 
     def _known(
         self, pod_devices: identity.PodDevices
-    ) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
+    ) -> tuple[Mapping[identity.PodKey, NodePod], int, set[identity.PodKey]]:
         """Return (the pods, the number of changes, the pods that could not be read).
 
         Pods that the kubelet shows and the watch does not are read first. If the API server has

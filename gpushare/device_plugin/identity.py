@@ -166,29 +166,17 @@ def candidates(
     error, with which a kubelet fails the pod. These, and pods that have started or are being
     deleted, count only if there is no other.
     """
-    contenders = []
-    for key, containers in pod_devices.items():
-        pod = pods.get(key)
-        if pod is None or pod.ended:
-            continue
-        container = next_container(pod, containers, answered)
-        if container is not None and container.units == units:
-            contenders.append(ContainerCandidate(pod, container))
-    return _likely(contenders, refused_uids)
+    shown = ((pods[key], containers) for key, containers in pod_devices.items() if key in pods)
+    following = ((pod, next_container(pod, containers, answered)) for pod, containers in shown)
+    return _likely(following, refused_uids, units)
 
 
 def unlisted(
     pods: Iterable[NodePod], answered: Set[ContainerKey], refused_uids: Collection[str], units: int
 ) -> tuple[ContainerCandidate, ...]:
     """Return the candidates without the kubelet's view: any container without an answer."""
-    contenders = [
-        ContainerCandidate(pod, container)
-        for pod in pods
-        if not pod.ended
-        for container in (next_container(pod, {}, answered, by_kubelet=False),)
-        if container is not None and container.units == units
-    ]
-    return _likely(contenders, refused_uids)
+    following = ((pod, next_container(pod, {}, answered, by_kubelet=False)) for pod in pods)
+    return _likely(following, refused_uids, units)
 
 
 def next_container(
@@ -334,9 +322,19 @@ def choose_ids(
 
 
 def _likely(
-    contenders: Sequence[ContainerCandidate], refused_uids: Collection[str]
+    following: Iterable[tuple[NodePod, GpuContainer | None]],
+    refused_uids: Collection[str],
+    units: int,
 ) -> tuple[ContainerCandidate, ...]:
-    """Return the candidates of new pods, or all candidates if there is no new pod."""
+    """Return the containers with so many units: of new pods, or all if there is no new pod.
+
+    following: pods, each with the container that comes next.
+    """
+    contenders = [
+        ContainerCandidate(pod, container)
+        for pod, container in following
+        if container is not None and container.units == units and not pod.ended
+    ]
     new = [
         candidate
         for candidate in contenders

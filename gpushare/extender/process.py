@@ -69,7 +69,7 @@ _LOG_FLUSH_SECONDS = 2.0
 class Extender:
     """One process: the parts that it runs, and the application that answers its calls.
 
-    A new part is one class, and one line in `_parts`.
+    A new part is one class, and one line in `all_parts`.
     """
 
     def __init__(

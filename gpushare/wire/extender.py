@@ -27,7 +27,7 @@ from gpushare.wire.fields import (
     NAME_PATTERN,
     UID_PATTERN,
 )
-from gpushare.wire.objects import Metadata, Node, Pod, PodSpec, PodStatus
+from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
 from gpushare.wire.pods import pod_ref
 
 _T = TypeVar("_T", bound=Struct)
@@ -61,10 +61,6 @@ class FilterArgs:
     """
     is_cached: bool = False
     """Whether the pod is cached, so that prioritize gets the identical object."""
-
-    def node(self, name: str) -> Node:
-        """Return the received Node of that name. Raises MessageError with the path of the field."""
-        return decode_with(_NODE, (self.items or {})[name], f"Nodes.items: node {name!a}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +364,6 @@ _CHECKED_POD = Decoder(CheckedPod)
 _FILTER = Decoder(_FilterBody)
 _BIND = Decoder(_BindBody)
 _NAMED = Decoder(_NamedNode)
-_NODE = Decoder(Node)
 _LIST = Decoder(list[NodeName])
 _ANY_KEYS = Decoder(dict[str, Raw])
 _ENCODER = msgspec.json.Encoder()

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, chain
 from sys import intern
-from typing import TypeVar
 
 from gpushare.core.model import (
     HOST_BOUND,
@@ -35,7 +34,6 @@ from gpushare.wire.annotations import (
     device_uuids,
     placement,
 )
-from gpushare.wire.codec import Codec
 from gpushare.wire.demands import MOST_RESOURCES, demands_of
 from gpushare.wire.device_request import (
     APART,
@@ -48,6 +46,7 @@ from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.groups import NO_GROUP, Group, group_of, workload_of
 from gpushare.wire.objects import (
+    PODS,
     Container,
     Metadata,
     Pod,
@@ -59,7 +58,6 @@ from gpushare.wire.objects import (
 from gpushare.wire.placeholders import is_placeholder, is_unschedulable
 from gpushare.wire.quantity import MAX_VALUE, Quantity, peak, to_bytes, to_milli
 
-_PodT = TypeVar("_PodT", bound=Pod)
 _OF_THE_HOST = ("cpu", "memory")
 
 MAX_MODELS = 64
@@ -90,13 +88,13 @@ def pod_path(ref: PodRef) -> str:
     return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
 
 
-def read_pod(get: Callable[[str], bytes], codec: Codec[_PodT], ref: PodRef) -> _PodT | None:
+def read_pod(get: Callable[[str], bytes], ref: PodRef) -> Pod | None:
     """Return the pod as the API server has it; None if it is gone, or another pod has the name.
 
     get: returns the answer to a GET of a path. Raises ApiError, or MessageError.
     """
     try:
-        pod = codec.decode_answer(get(pod_path(ref)), ref.namespace, ref.name)
+        pod = PODS.decode_answer(get(pod_path(ref)), ref.namespace, ref.name)
     except ApiNotFound:
         return None
     return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None

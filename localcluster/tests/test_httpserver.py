@@ -48,6 +48,32 @@ def test_a_connection_serves_one_request_after_another(server: HttpServer) -> No
     assert answer.count(b"200 OK") == answer.count(b"'x']ok") == 3
 
 
+CHUNKED = b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n"
+
+
+def test_a_body_may_come_in_chunks(server: HttpServer) -> None:
+    body = b"2\r\nok\r\n1;x=y\r\n!\r\n0\r\n\r\n"
+    last = CHUNKED + b"Connection: close\r\n\r\n"
+    answer = answers(server, CHUNKED + b"\r\n" + body + last + body)
+    assert answer.count(b"200 OK") == answer.count(b"]ok!") == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"x\r\n", b"400"),
+        (b"-2\r\n", b"400"),
+        (b"\r\n", b"400"),
+        (b"123456789\r\n", b"400"),
+        (b"ffffff\r\n", b"413"),
+    ],
+)
+def test_chunks_of_no_size_or_too_large_are_refused(
+    server: HttpServer, body: bytes, status: bytes
+) -> None:
+    assert answers(server, CHUNKED + b"\r\n" + body).startswith(b"HTTP/1.1 " + status)
+
+
 def test_a_client_of_http_1_0_gets_an_answer_and_the_end(server: HttpServer) -> None:
     assert b"200 OK" in answers(server, b"GET / HTTP/1.0\r\n\r\n")
 

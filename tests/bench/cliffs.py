@@ -51,7 +51,7 @@ from gpushare.wire.objects import NODES
 
 LANDED = Path(__file__).with_suffix(".json")
 SHAPES = ((16,) * 8, (24,) * 4, (80,) * 8)
-ROUNDS = 15
+ROUNDS = 45
 HELP = ("explain", "doctor", "serve", "whatif", "inspect", "simulate", "device-plugin")
 
 WORKLOAD = Workload(

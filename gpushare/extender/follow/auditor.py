@@ -442,5 +442,5 @@ class Auditor(LoopPart):
 
     def _read(self, ref: PodRef) -> Pod | None:
         """Return the pod from the API server; None if the pod is gone or has ended."""
-        pod = read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), PODS, ref)
+        pod = read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), ref)
         return None if pod is None or has_ended(pod) else pod

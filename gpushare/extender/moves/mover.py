@@ -393,7 +393,7 @@ class Mover(LoopPart):
 
     def pod(self, ref: PodRef) -> Pod | None:
         """Return the pod; None if the pod is gone, or another pod has the name."""
-        return read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), PODS, ref)
+        return read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), ref)
 
     def pods_of_owner(self, pod: Pod) -> dict[str, Pod]:
         """Return the pods of the namespace with the labels of the same owner, by uid."""

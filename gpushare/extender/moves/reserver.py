@@ -30,7 +30,6 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.objects import PODS
 from gpushare.wire.pods import Claimant, claimant, may_have_place, read_pod
 
 log = logging.getLogger("gpushare.reservations")
@@ -264,7 +263,7 @@ class Reserver(LoopPart):
 
     def _holder(self, pod: Waiting) -> Claimant | None:
         """Return the pod for its reservation; None if the pod may have none. Raises ApiError."""
-        shown = read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), PODS, pod.ref)
+        shown = read_pod(partial(self.api.request, "GET", timeout=_TIMEOUT), pod.ref)
         if shown is None or not may_have_place(shown):
             return None
         return claimant(shown, pod.request)

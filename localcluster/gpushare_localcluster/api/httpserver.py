@@ -115,9 +115,11 @@ class _Handler(BaseHTTPRequestHandler):
         The application refuses a body over the limit by its length. The bytes are still read, so
         that the client gets the answer and not a reset.
         """
+        if "transfer-encoding" in self.fields:
+            return self._read_chunks()
         length_text = self.fields.get("content-length", "0")
-        if "transfer-encoding" in self.fields or not re.fullmatch("[0-9]{1,17}", length_text):
-            self.send_error(411 if "transfer-encoding" in self.fields else 400)
+        if not re.fullmatch("[0-9]{1,17}", length_text):
+            self.send_error(400)
             return None
         length = int(length_text)
         if length <= BODY_LIMIT:
@@ -128,6 +130,27 @@ class _Handler(BaseHTTPRequestHandler):
             remaining -= len(piece)
         self.close_connection = True
         return b"", length
+
+    def _read_chunks(self) -> tuple[bytes, int] | None:
+        """Return a body in chunks, as `kubectl create --raw` of `gpushare defrag` sends it."""
+        if self.fields["transfer-encoding"].lower() != "chunked":
+            self.send_error(411)
+            return None
+        body = b""
+        while True:
+            size = self.rfile.readline(_LONGEST_LINE).partition(b";")[0].strip()
+            if not re.fullmatch(b"[0-9a-fA-F]{1,8}", size):
+                self.send_error(400)
+                return None
+            length = int(size, 16)
+            if len(body) + length > BODY_LIMIT:
+                self.send_error(413)
+                return None
+            body += self.rfile.read(length)
+            if self.rfile.readline(_LONGEST_LINE) != b"\r\n":
+                return None
+            if not length:
+                return body, len(body)
 
     def _environ(self, body: bytes, length: int) -> Environ:
         """Return the parts of a WSGI environment that the applications here read."""

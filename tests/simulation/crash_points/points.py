@@ -37,7 +37,7 @@ _SEAMS = {
     # Nobody can tell whether the charge is in the books yet before the lock is given back.
     Point.K3: ("gpushare.core.states.records", "assumed", "after"),
     Point.K4: ("gpushare.ledger.Ledger", "assume", "after"),
-    Point.K5: ("gpushare.extender.verbs.bind.binder", "binding", "after"),
+    Point.K5: ("gpushare.extender.verbs.bind.binder", "encode_binding", "after"),
     Point.K8: ("gpushare.extender.verbs.bind.transaction.BindTransaction", "written", "before"),
     Point.K9: ("gpushare.extender.verbs.bind.binder", "encode_bind", "after"),
 }
