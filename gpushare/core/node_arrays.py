@@ -28,6 +28,7 @@ from gpushare.core.snapshot import (
     Snapshot,
     counts_of,
 )
+from gpushare.core.states.entry import NodeBooks
 
 _ROWS = 64
 """Nodes that have room at first; doubled whenever all rows are in use."""
@@ -80,31 +81,18 @@ class NodeArrays:
         # The mapping of pins that the last snapshot was made of.
         self._pins: Mapping[str, tuple[Pinned, ...]] | None = None
 
-    def used(self, node: str) -> tuple[int, ...]:
-        """Return the units used on each device of a known node."""
-        row = self.row[node]
-        spec = self._rows.specs[row]
-        return tuple(self._used[row, : len(spec.capacity) if spec else 0].tolist())
-
-    def percents(self, node: str) -> tuple[tuple[int, ...], ...]:
-        """Return, for each of `PERCENT_AMOUNTS`, the percent in use of each device of a known
-        node.
-        """
-        row = self.row[node]
-        spec = self._rows.specs[row]
-        count = len(spec.capacity) if spec else 0
-        return tuple(tuple(used[row, :count].tolist()) for used in self._percents)
-
-    def pods(self, node: str) -> tuple[int, ...]:
-        """Return the number of pods that hold a part of each device of a known node."""
-        row = self.row[node]
-        spec = self._rows.specs[row]
-        return tuple(self._pods[row, : len(spec.capacity) if spec else 0, PODS].tolist())
-
-    def host_free(self, node: str) -> tuple[int | None, int | None]:
-        """Return (milli-cores, bytes) left on a known node; below 0 if over-full, None: unknown."""
-        cpu, cpu_used, memory, memory_used, *_ = self._host[self.row[node]].tolist()
-        return (cpu - cpu_used if cpu >= 0 else None, memory - memory_used if memory >= 0 else None)
+    def books(self, spec: NodeSpec) -> NodeBooks:
+        """Return the sums on a known node of this shape, without the charges."""
+        row, devices = self.row[spec.name], slice(len(spec.capacity))
+        cpu, cpu_used, memory, memory_used, *_ = self._host[row].tolist()
+        return NodeBooks(
+            spec=spec,
+            used=tuple(self._used[row, devices].tolist()),
+            cpu_free=cpu - cpu_used if cpu >= 0 else None,
+            memory_free=memory - memory_used if memory >= 0 else None,
+            percents_used=tuple(tuple(array[row, devices].tolist()) for array in self._percents),
+            pods=tuple(self._pods[row, devices, PODS].tolist()),
+        )
 
     def has_room(
         self, node: str, device: int, units: int, request: Request, *, counted: bool = False
@@ -246,7 +234,7 @@ class NodeArrays:
         rows with a change since the last snapshot may have other pins. The parts without a change
         since the last snapshot are taken from that one, to compute less.
         """
-        count, layout = len(self._rows.specs), self.layout()
+        count, layout = len(self._rows.specs), self._layout or self.layout()
         if self._percents_shown is None:
             self._percents_shown = tuple(array[:count].copy() for array in self._percents)
         if self._workloads_shown is None:

@@ -367,14 +367,12 @@ class Reader:
     def node_books(self, node: str) -> NodeBooks | None:
         """Return the node with its charges; None if it is not known or shares no devices."""
         with self._lock:
-            node_record, arrays = self._store.nodes.get(node), self._store.arrays
+            node_record = self._store.nodes.get(node)
             if node_record is None or not node_record.spec.capacity:
                 return None
-            entries, used = self._store.entries_on(node), arrays.used(node)
-            percents, (cpu, memory) = arrays.percents(node), arrays.host_free(node)
-            pods = arrays.pods(node)
-        by_name = tuple(sorted(entries, key=_by_name))
-        return NodeBooks(node_record.shape, used, by_name, cpu, memory, percents, pods=pods)
+            entries = self._store.entries_on(node)
+            books = self._store.arrays.books(node_record.shape)
+        return replace(books, entries=tuple(sorted(entries, key=_by_name)))
 
     def node_versions(self) -> dict[str, int]:
         """Return a number by name of each node that shares devices, in the order of the names.

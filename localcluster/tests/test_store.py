@@ -184,33 +184,45 @@ def test_a_list_and_the_watch_after_it_lead_to_the_present_state(
         }
 
 
-def test_a_waiter_wakes_for_what_concerns_it_alone() -> None:
-    store = new_store()
-    version = store.create(TABLE, thing("a")).version
-    woken = threading.Event()
-
-    def wait() -> None:
-        store.wait(TABLE, version, 30, concerns=lambda change: change.record.key[1] == "c")
-        woken.set()
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    store.create(TABLE, thing("b"))
-    assert not woken.wait(0.05)
-    store.create(TABLE, thing("c"))
-    assert woken.wait(10)
-    waiter.join()
+NODE_NAME = "spec.nodeName"
 
 
-def test_a_wait_in_vain_passes_over_what_does_not_concern_the_waiter() -> None:
-    store = new_store()
+def at(node: str, name: str) -> Object:
+    return {"metadata": {"name": name}, "spec": {"nodeName": node}}
+
+
+def test_a_change_wakes_those_at_the_places_that_it_leaves_and_comes_to() -> None:
+    store = Store()
+    store.create(TABLE, at("one", "a"))
+    version, woken = store.version, dict[str, threading.Event]()
+
+    def wait(node: str) -> None:
+        store.wait(TABLE, version, 30, place=(NODE_NAME, node))
+        woken[node].set()
+
+    for node in ("one", "two", "three"):
+        woken[node] = threading.Event()
+        threading.Thread(target=wait, args=(node,), daemon=True).start()
+    store.create(TABLE, at("four", "b"))
+    assert not any(event.wait(0.05) for event in woken.values())
+    store.update(TABLE, "", "a", lambda _: at("two", "a"))
+    assert woken["one"].wait(10)
+    assert woken["two"].wait(10)
+    assert not woken["three"].wait(0.05)
+    store.wake()
+    assert woken["three"].wait(10)
+
+
+def test_a_change_before_the_wait_ends_it_at_once() -> None:
+    store = Store()
     version = store.version
-    store.create(TABLE, thing("a"))
-    assert store.wait(TABLE, version, 0.01, concerns=lambda _: False) == store.version > version
-    assert store.wait(TABLE, version, 30, concerns=lambda _: True) == version
+    store.create(TABLE, at("one", "a"))
+    store.wait(TABLE, version, 30, place=(NODE_NAME, "one"))
+    store.wait(TABLE, version, 30)
+    store.wait(TABLE, version, 0.01, place=(NODE_NAME, "two"))
     store.compact()
-    # A lost change may have concerned the waiter.
-    assert store.wait(TABLE, version, 0.01, concerns=lambda _: False) == version
+    # A lost change may have been at the place.
+    store.wait(TABLE, version, 30, place=(NODE_NAME, "two"))
 
 
 def test_wake_ends_every_wait() -> None:

@@ -72,10 +72,6 @@ class Scope:
             return False
         return self.matches is None or self.matches(record.body)
 
-    def concerns(self, change: Change) -> bool:
-        """Return whether a watch of this scope shows the change."""
-        return self.holds(change.record) or self.holds(change.previous)
-
 
 class Watch:
     """The changes in a scope after a version; `cursor` is the last version shown."""
@@ -99,14 +95,8 @@ class Watch:
 
     def wait(self, timeout: float, client: Connection) -> None:
         """Wait for a new line, the end of the server, or `timeout` s."""
-        self.cursor = self._store.wait(
-            self._scope.resource.table,
-            self.cursor,
-            timeout,
-            concerns=self._scope.concerns,
-            place=self._scope.place,
-            until=client.stopping,
-        )
+        table, place = self._scope.resource.table, self._scope.place
+        self._store.wait(table, self.cursor, timeout, place=place, until=client.stopping)
 
     def _seen(self, change: Change) -> bytes | None:
         """Return the line of a change, None for a change outside the scope."""

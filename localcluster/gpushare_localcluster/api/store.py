@@ -4,9 +4,9 @@ Knows nothing of kinds, defaults, HTTP or JSON patches. One rising integer versi
 like etcd's revision. Without threads: every call but `wait` returns at once. With an injected clock
 and uid source the same calls give the same state, so that a simulation can be replayed.
 
-A watch of one node's pods requires a value of one field. Such a waiter is indexed by field and
-value, so that a change checks only the waiters with a matching value: a hundred kubelets and device
-plug-ins watch the pods of one node each.
+A watch of one node's pods requires a value of one field. Such a thread waits at that field and
+value, so that other changes do not wake it: a hundred device plug-ins watch the pods of one node
+each.
 """
 
 import threading
@@ -31,73 +31,8 @@ from gpushare_localcluster.api.objects import (
 from gpushare_localcluster.api.selectors import field_value
 from gpushare_localcluster.api.status import already_exists, expired, not_found
 
-Interest: TypeAlias = Callable[[Change], bool]
-"""Whether a change concerns a waiter."""
-
 Place: TypeAlias = tuple[str, str]
 """A field, as field selectors name it, and a value."""
-
-
-class Waiter:
-    """A thread that waits from the version `cursor` on; the first change of concern opens the gate.
-
-    Then `cursor` is the version before that change: no change up to it concerns the waiter.
-    """
-
-    __slots__ = ("concerns", "cursor", "gate", "place")
-
-    def __init__(self, cursor: int, concerns: Interest, place: Place | None) -> None:
-        self.cursor = cursor
-        self.concerns = concerns
-        self.place = place
-        self.gate = threading.Lock()
-        self.gate.acquire()
-
-
-class Waiters:
-    """The current waiters."""
-
-    def __init__(self) -> None:
-        self._at: dict[Place | None, set[Waiter]] = {}
-        self._read: dict[str, Callable[[Object], str]] = {}
-
-    def add(self, waiter: Waiter) -> None:
-        """Add a waiter; only changes of objects with its field and value can wake it."""
-        self._at.setdefault(waiter.place, set()).add(waiter)
-        if waiter.place is not None and waiter.place[0] not in self._read:
-            self._read[waiter.place[0]] = field_value(waiter.place[0])
-
-    def remove(self, waiter: Waiter) -> bool:
-        """Remove a waiter; return whether it was still waiting."""
-        waiters = self._at.get(waiter.place, set())
-        if waiter not in waiters:
-            return False
-        waiters.remove(waiter)
-        if not waiters:
-            del self._at[waiter.place]
-        return True
-
-    def tell(self, change: Change) -> None:
-        """Wake the waiters that the change concerns."""
-        bodies = [record.body for record in (change.record, change.previous) if record]
-        places: set[Place | None] = {None}
-        places |= {
-            (field, text_of(body)) for field, text_of in self._read.items() for body in bodies
-        }
-        candidates = [waiter for place in places for waiter in self._at.get(place, ())]
-        woken = [waiter for waiter in candidates if waiter.concerns(change)]
-        for waiter in woken:
-            waiter.cursor = change.version - 1
-        self._open(woken)
-
-    def wake(self) -> None:
-        """Wake all waiters."""
-        self._open([waiter for waiters in self._at.values() for waiter in waiters])
-
-    def _open(self, waiters: Iterable[Waiter]) -> None:
-        for waiter in waiters:
-            self.remove(waiter)
-            waiter.gate.release()
 
 
 HISTORY = 20_000
@@ -105,15 +40,20 @@ HISTORY = 20_000
 
 
 class _Table:
-    """The objects of one resource, the recent changes, and the version before the oldest."""
+    """The objects of one resource, the recent changes, and the version before the oldest.
 
-    __slots__ = ("horizon", "log", "records", "waiters")
+    conditions: of the threads that wait, by place; None: they wait for any change.
+    """
 
-    def __init__(self, history: int) -> None:
+    __slots__ = ("_lock", "_read", "conditions", "horizon", "log", "records")
+
+    def __init__(self, history: int, lock: threading.RLock) -> None:
         self.records: dict[Key, Record] = {}
         self.log: deque[Change] = deque(maxlen=history)
         self.horizon = 0
-        self.waiters = Waiters()
+        self.conditions: dict[Place | None, threading.Condition] = {}
+        self._lock = lock
+        self._read: dict[str, Callable[[Object], str]] = {}
 
     def append(self, change: Change) -> None:
         if len(self.log) == self.log.maxlen:
@@ -123,7 +63,24 @@ class _Table:
             self.records.pop(change.record.key, None)
         else:
             self.records[change.record.key] = change.record
-        self.waiters.tell(change)
+        for place in self._places(change) & self.conditions.keys():
+            self.conditions[place].notify_all()
+
+    def wait(self, version: int, timeout: float, place: Place | None) -> None:
+        """Wait for a change at the place after the version."""
+        if place not in self.conditions:
+            self.conditions[place] = threading.Condition(self._lock)
+            if place is not None:
+                self._read[place[0]] = field_value(place[0])
+        missed = any(place in self._places(change) for change in self.since(version))
+        if not missed and version >= self.horizon:
+            self.conditions[place].wait(timeout)
+
+    def _places(self, change: Change) -> set[Place | None]:
+        """Return the places that the object of a change is at, or was before."""
+        bodies = [record.body for record in (change.record, change.previous) if record]
+        read = self._read.items()
+        return {None, *((field, text_of(body)) for field, text_of in read for body in bodies)}
 
     def since(self, version: int) -> list[Change]:
         newer: list[Change] = []
@@ -261,34 +218,24 @@ class Store:
         version: int,
         timeout: float,
         *,
-        concerns: Interest = lambda _: True,
         place: Place | None = None,
         until: Callable[[], bool] = lambda: False,
-    ) -> int:
-        """Wait for a change after `version` that concerns the caller, for `timeout` s at most;
-        return the version to continue from, as no change up to it concerns the caller. place:
-        a field and a value that each relevant change has, before or after.
+    ) -> None:
+        """Wait for a change after `version`, for `timeout` s at most.
 
-        `wake` ends the wait too; `until` tells whether `wake` was called before.
+        place: a field and a value; only changes of objects that have it, before or after, end the
+        wait. `wake` ends the wait too; `until` tells whether `wake` was called before.
         """
-        waiter = Waiter(version, concerns, place)
         with self._lock:
-            table = self._table(resource)
-            if until() or any(concerns(change) for change in table.since(version)):
-                return version
-            table.waiters.add(waiter)
-        waiter.gate.acquire(timeout=timeout)
-        with self._lock:
-            in_vain = table.waiters.remove(waiter)
-            if version < table.horizon:
-                return version
-            return self._version if in_vain else waiter.cursor
+            if not until():
+                self._table(resource).wait(version, timeout, place)
 
     def wake(self) -> None:
         """Make every `wait` return, so that callers notice the end of the server."""
         with self._lock:
             for table in self._tables.values():
-                table.waiters.wake()
+                for condition in table.conditions.values():
+                    condition.notify_all()
 
     def compact(self) -> None:
         """Drop all history: a watch from any earlier version is then 410."""
@@ -300,7 +247,7 @@ class Store:
     def _table(self, resource: str) -> _Table:
         table = self._tables.get(resource)
         if table is None:
-            table = self._tables[resource] = _Table(self._history)
+            table = self._tables[resource] = _Table(self._history, self._lock)
         return table
 
     def _write(

@@ -172,3 +172,12 @@ def test_a_change_of_a_node_walks_over_no_other(monkeypatch: pytest.MonkeyPatch)
     arrays.set_node(replace(FIRST, name="n100", cpu=1), ())
     assert np.count_nonzero(arrays.snapshot({}).cpu_capacity == 1) == 1
     assert shapes == 1
+
+
+def test_the_rows_of_more_groups_than_there_was_room_for_are_found() -> None:
+    arrays = NodeArrays()
+    for number in range(200):
+        arrays.set_node(replace(FIRST, name=f"n{number:03}", cpu=1000 + number // 2), ())
+    view = arrays.snapshot({})
+    assert view.group_rows.nodes.tolist() == [2] * 100
+    assert view.group[view.group_rows.row].tolist() == list(range(100))

@@ -74,7 +74,7 @@ def test_a_percentage_that_is_charged_the_whole_card_is_counted_alike_twice() ->
     tally = _tally(*NODES)
     charge = Charge("a", Request(1, 1, percents=memory_share(97)), ((0, 1),))  # 15.52 of 16 units
     tally.add(charge)
-    assert tally.used("a") == (16, 0)
+    assert tally.books(NODES[0]).used == (16, 0)
     assert differing_nodes(tally.sums(), NODES, [charge]) == []
 
 
@@ -92,11 +92,11 @@ def test_a_pod_counted_as_of_another_workload_or_device_is_found() -> None:
 def test_a_charge_counts_on_its_devices_and_an_unplaced_one_on_every_device() -> None:
     tally = _tally(*NODES)
     tally.add(Charge("a", Request(4, 1), ((1, 4),)))
-    assert tally.used("a") == (0, 4)
+    assert tally.books(NODES[0]).used == (0, 4)
     tally.add(Charge("a", Request(3, 2), None))
-    assert tally.used("a") == (6, 10)
+    assert tally.books(NODES[0]).used == (6, 10)
     tally.add(Charge("a", Request(2, 1), ((2, 2),)))  # the node has no device 2
-    assert tally.used("a") == (8, 12)
+    assert tally.books(NODES[0]).used == (8, 12)
 
 
 def test_cpu_and_memory_count_for_every_pod_and_apart_for_those_without_gpu() -> None:
@@ -107,7 +107,7 @@ def test_cpu_and_memory_count_for_every_pod_and_apart_for_those_without_gpu() ->
     row = view.row["a"]
     assert (view.cpu_free[row], view.cpu_only[row]) == (6500, 500)
     assert view.memory_free[row] == 2**40 - 2**31
-    assert tally.used("a") == (4, 0)
+    assert tally.books(NODES[0]).used == (4, 0)
 
 
 def test_a_node_whose_cpu_is_not_known_has_none_free() -> None:
