@@ -345,7 +345,7 @@ class NodeArrays:
 
 
 def _compute_again(last: Snapshot, view: Snapshot, rows: Rows) -> None:
-    """Give `view` the computed properties of the snapshot before, where these rows have changed."""
+    """Copy the computed properties of the last snapshot to `view`, made anew for these rows."""
     computed, more = vars(view), len(view.names) - len(last.names)
     has_same_width = view.capacity.shape[1] == last.free.shape[1]
     if view.healthy is last.healthy and view.closed is last.closed:

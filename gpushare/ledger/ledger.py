@@ -93,15 +93,21 @@ class Ledger(Reader):
                 self._store.drop_node(name)
 
     def node_changed(self, spec: NodeSpec) -> None:
-        """Take over a node as it is now, and make the new layout here: the next filter need not."""
+        """Take over a node as it is now."""
         with self._lock:
             self._store.set_spec(spec)
-            self._store.arrays.layout()
 
     def node_gone(self, name: str) -> None:
         """Close the node. Its pods stay charged and count again if it comes back."""
         with self._lock:
             self._store.drop_node(name)
+
+    def make_layout(self) -> None:
+        """Make the layout after a change of nodes here, so that the next filter need not.
+
+        It costs as much as some copies of the names of all nodes: not for each node of a list.
+        """
+        with self._lock:
             self._store.arrays.layout()
 
     def set_unhealthy(self, node: str, devices: frozenset[int | str]) -> None:
@@ -111,7 +117,6 @@ class Ledger(Reader):
         """
         with self._lock:
             self._store.set_unhealthy(node, devices)
-            self._store.arrays.layout()
 
     def lend(self, node: str) -> None:
         """Close all devices of the node from now on: they are given out in other books.

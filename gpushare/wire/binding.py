@@ -131,4 +131,5 @@ def check_bound(body: bytes) -> None:
     try:
         _SUCCESS.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise MessageError(f"answer to a Binding: {error}") from error
+        # The decoder's text has the whole of a wrong value, and a proxy's page may be large.
+        raise MessageError("answer to a Binding: is no Status of Success") from error

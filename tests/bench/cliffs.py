@@ -161,6 +161,7 @@ def of_changes(policy: str, nodes: int) -> dict[str, float]:
             plain.append(side.call())
             began = time.thread_time()
             change(number)
+            side.ledger.make_layout()  # as the handler of nodes does
             after["a change of a node itself"].append(time.thread_time() - began)
             after[name].append(side.call())
     middle = statistics.median(plain)

@@ -54,6 +54,11 @@ def history() -> History:
             ),
         ):
             history.samples[series].append((at, size * GIB))
+        for pod, scrapes in (("blink", 3), ("dark", 40)):  # whose device plug-in told nothing
+            labels = f'namespace="red",pod="{pod}",node="n",workload="Job/{pod}"'
+            if number < scrapes:
+                series = f"gpushare_pod_memory_allocated_bytes{{{labels}}}"
+                history.samples[series].append((at, 4 * GIB))
     return history
 
 
@@ -98,8 +103,9 @@ def _is_ready(url: str, process: Process) -> bool:
 def _document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main([*words, "-o", "json"]) == 0
     printed = capsys.readouterr()
-    assert printed.err == ""
     document: dict[str, Any] = json.loads(printed.out)
+    warnings = [f"warning: {warning}" for warning in document["warnings"]]
+    assert printed.err.splitlines() == warnings
     return document
 
 
@@ -107,6 +113,7 @@ def test_the_report_of_a_day_is_the_integral_of_the_books(
     prometheus: str, history: History, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = _document(capsys, "--prometheus", prometheus, "--since", "25h")
+    assert document["warnings"] == []
     rows = {row["namespace"]: row for row in document["rows"]}
     truth = {namespace: seconds / 3600 for namespace, seconds in history.truth.items()}
     hours = {namespace: row["promisedGPUHours"] for namespace, row in rows.items()}
@@ -137,7 +144,12 @@ def test_a_container_could_ask_for_the_most_that_it_used(
     prometheus: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--prometheus", prometheus, "--since", "25h", "--rightsize", "--margin", "10%")
-    (size,) = _document(capsys, *words)["containers"]
+    document = _document(capsys, *words)
+    size, *unmeasured = document["containers"]
+    assert [size["workload"] for size in unmeasured] == ["Job/blink", "Job/dark"]
+    brief = "they ran too briefly to be measured, for 4 scrapes at most"
+    assert f"red: no figures of 1 of 3 pods: {brief}" in document["warnings"]
+    assert any("1 of 3 pods: have it scrape" in warning for warning in document["warnings"])
     assert (size["workload"], size["container"]) == ("Deployment/web", "main")
     assert (size["givenMiB"], size["mostUsedMiB"]) == (20 * 1024, 9 * 1024)
     assert size["enoughMiB"] == 10 * 1024

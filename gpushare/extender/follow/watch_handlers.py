@@ -98,6 +98,7 @@ class NodeEventHandler:
         self._marks.put(node.state.name, node.mark)
         for resource, spec in zip(self._resources, node.specs, strict=True):
             resource.ledger.node_changed(spec)
+            resource.ledger.make_layout()
 
     def _seen(self, node: Node) -> SeenNode:
         specs = (
@@ -114,6 +115,7 @@ class NodeEventHandler:
         self._marks.put(name, None)
         for resource in self._resources:
             resource.ledger.node_gone(name)
+            resource.ledger.make_layout()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,25 +55,6 @@ def test_a_view_is_made_once_until_something_changes(ledger: Ledger) -> None:
     assert ledger.snapshot().free.tolist() == [[12]]
 
 
-@pytest.mark.parametrize("change", ["node", "gone", "unhealthy"])
-def test_a_change_of_a_node_makes_the_layout_and_the_next_view_does_not(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    for name in ("gpu-a", "gpu-b"):
-        ledger.node_changed(node(name, 16))
-    ledger.snapshot()
-    if change == "node":
-        ledger.node_changed(node("gpu-a", 16, 16))
-    elif change == "gone":
-        ledger.node_gone("gpu-a")
-    else:
-        ledger.set_unhealthy("gpu-a", frozenset({0}))
-    copies = list[object]()
-    monkeypatch.setattr("gpushare.core.layout._frozen", copies.append)
-    assert ledger.snapshot().free[:, 0].tolist() == [16 if change == "node" else 0, 16]
-    assert copies == []
-
-
 def test_the_books_are_of_one_moment_and_their_version_tells_of_each_change(
     ledger: Ledger,
 ) -> None:

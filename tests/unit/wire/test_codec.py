@@ -181,8 +181,9 @@ def test_a_status_of_success_alone_says_that_a_binding_was_taken() -> None:
     odd: list[bytes] = [b"", b"<html>", b"null", b"{}", json.dumps(ANSWERED).encode()]
     odd += [json.dumps(good | {"status": "Failure"}).encode()]
     odd += [json.dumps(good | {"kind": "Binding"}).encode()]
+    odd += [json.dumps(good | {"kind": "x" * 10_000}).encode()]
     for answer in odd:
-        with pytest.raises(MessageError, match="answer to a Binding"):
+        with pytest.raises(MessageError, match=r"^answer to a Binding: is no Status of Success$"):
             check_bound(answer)
 
 

@@ -104,6 +104,20 @@ def test_a_node_comes_changes_and_goes(nodes: NodeEventHandler, gpus: Ledger) ->
     assert capacities(gpus) == {}
 
 
+@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED"])
+def test_a_change_of_a_node_makes_the_layout_and_the_next_snapshot_does_not(
+    nodes: NodeEventHandler, gpus: Ledger, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    nodes.replace([page(NODES, node_json("a", 8), node_json("b", 8))], 0.0)
+    gpus.snapshot()
+    nodes.apply(event(NODES, kind, node_json("c" if kind == "ADDED" else "a", 16, 2)))
+    copies = list[object]()
+    monkeypatch.setattr("gpushare.core.layout._frozen", copies.append)
+    names = {"ADDED": {"a", "b", "c"}, "MODIFIED": {"a", "b"}, "DELETED": {"b"}}
+    assert gpus.snapshot().row.keys() == names[kind]
+    assert copies == []
+
+
 def test_an_inventory_that_cannot_be_read_closes_the_node(
     nodes: NodeEventHandler, gpus: Ledger
 ) -> None:
