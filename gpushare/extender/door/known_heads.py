@@ -36,7 +36,8 @@ class KnownHeads:
         if not form or not plain or special or len(form) > _MAX_HEAD:
             return
         if len(self.environs) >= MAX_HEADS:
-            self.environs.pop(next(iter(self.environs)), None)
+            # Of a copy: another thread may add a head between two steps of an iteration.
+            self.environs.pop(next(iter(self.environs.copy())), None)
         self.environs[form] = {
             key: value for key, value in environ.items() if key not in _OF_THE_CONNECTION
         }

@@ -218,3 +218,18 @@ def test_a_connection_that_is_idle_holds_no_body(world: World) -> None:
     client.ask(request(b"1"))
     client.ask(request(b"22"))
     assert client.connection.environ is None
+
+
+class ChangingDict(dict[bytes, dict[str, Any]]):
+    """A dict that other threads change whenever somebody iterates over it."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        raise RuntimeError("dictionary changed size during iteration")
+
+
+def test_a_head_is_evicted_while_other_threads_add_heads(world: World) -> None:
+    environs = ChangingDict({b"%d" % number: {} for number in range(known_heads.MAX_HEADS)})
+    client = world.connect(KnownHeads(environs))
+    assert client.ask(request(b"1"))[0].endswith(b"1")
+    assert len(environs) == known_heads.MAX_HEADS
+    assert b"0" not in environs
