@@ -168,6 +168,7 @@ class Ranking:
         self._kinds = kinds
         # Another `fits` may read CPU and memory, if `host` does not do that.
         reads_devices = fits is fits_devices or host is not None
+        self._counts_percentages = bool(getattr(policy, "counts_percentages", False))
         self._ignores_host = reads_devices and bool(getattr(policy, "ignores_host", False))
         self._fits = fits
         self._host = host
@@ -364,7 +365,8 @@ class Ranking:
         """Return float64 (K, D): the policy's scores with the term of neighbours."""
         if request.split:
             request = request.part(request.units)
-        if request.percents and memory_percent(request.percents):
+        by_size = request.percents and not self._counts_percentages
+        if by_size and memory_percent(request.percents):
             scores = self._by_size(snapshot, rows, request)
         else:
             scores = self.policy.score(snapshot, rows, request)

@@ -9,7 +9,7 @@ Tested in `tests/unit/core/test_policies_plain.py`.
 import numpy as np
 
 from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
-from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot, has_room
+from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot, has_room, needed_units
 from gpushare.core.workload import Workload
 
 
@@ -20,6 +20,8 @@ class DeviceBestFit:
     """
 
     ignores_host = True
+    counts_percentages = True
+    """Scores are of the units that a percentage of memory is charged on each device."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
         """Ignore the workload: this policy looks only at free memory."""
@@ -37,7 +39,8 @@ class DeviceBestFit:
         scale = 2.0 * np.maximum(snapshot.capacity[rows].sum(axis=1, keepdims=True), 1)
         # A pod without devices prefers the node with the least free memory, even none.
         fits = has_room(snapshot, rows, request) if request.devices else free >= 0
-        leftovers: Ints = np.where(fits, free - request.units, MAX_UNITS)
+        units = needed_units(snapshot, rows, request) if request.percents else request.units
+        leftovers: Ints = np.where(fits, free - units, MAX_UNITS)
         k = min(request.devices, free.shape[1])
         if k > 1:
             # The best set with a device D is D and the k-1 tightest other devices. The leftover of

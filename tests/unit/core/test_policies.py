@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from gpushare.core.amounts import charged_units
 from gpushare.core.decide import place, score_nodes
@@ -25,6 +25,7 @@ from tests.unit.core.clusters import (
     expected_devices,
     node,
     requests,
+    with_share,
 )
 
 # Free by device: a 4+16, b 10+8, c 5+16+16.
@@ -70,6 +71,9 @@ def test_equal_devices_are_taken_by_lowest_index() -> None:
 
 
 @given(cluster=clusters(pins=False, most_devices=6), request=requests(4))
+@example(
+    cluster=Cluster((node("n", 1, 3, 6),)), request=Request(1, 2, percents=with_share(0, 34))
+).via("the cards of the best pair are charged 1 and 2 units, those of another 1 and 3")
 def test_device_bestfit_leaves_as_little_over_as_any_set_of_devices(
     cluster: Cluster, request: Request
 ) -> None:
