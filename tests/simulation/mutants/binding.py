@@ -12,6 +12,7 @@ from gpushare.core import decide
 from gpushare.core.states import records
 from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
+from gpushare.extender.verbs import filter as filter_verb
 from gpushare.extender.verbs import offers
 from gpushare.extender.verbs.bind import binder, transaction
 from gpushare.extender.verbs.bind.binder import Binder
@@ -151,14 +152,19 @@ def takes_a_conflict_for_success(original: Any) -> Any:
     return written
 
 
-@mutant("A12", "KAI #848: filter and bind judge by different sums", offers, "judge")
-def filters_by_capacity(original: Any) -> Any:
+def _judges_by_capacity(original: Any) -> Any:
     def by_capacity(snapshot: Any, rows: Any, request: Any) -> Any:
         codes = original(snapshot, rows, request).codes
         codes = np.where(codes == decide.UNKNOWN, codes, decide.FITS)
         return decide.Judgement(codes, codes == decide.FITS)
 
     return by_capacity
+
+
+@mutant("A12", "KAI #848: filter and bind judge by different sums", offers, "judge",
+        also=[(filter_verb, "judge", _judges_by_capacity)])  # fmt: skip
+def filters_by_capacity(original: Any) -> Any:
+    return _judges_by_capacity(original)
 
 
 @mutant("A13", "the Python client raises after a successful Binding", Binder, "_write")
