@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.core.node_arrays import NodeArrays
+from gpushare.ledger import Ledger
 from gpushare.ledger.books import Store
 from tests.simulation.threads import ThreadCrowd, switching_often
 
@@ -19,10 +19,11 @@ def test_books_hold_while_threads_bind_delete_list_and_settle(nodes: int) -> Non
 def test_a_charge_that_is_not_looked_at_again_under_the_lock_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    assume = Ledger.assume
     monkeypatch.setattr(Store, "check_fits", lambda *_: None)
     monkeypatch.setattr(
-        NodeArrays, "changed", lambda *_: -1
-    )  # as if nobody had changed the node since
+        Ledger, "assume", lambda *args, **named: assume(*args, **named | {"seen": None})
+    )
     with switching_often(), pytest.raises(AssertionError, match="holds"):
         _run_again_and_again()
 
