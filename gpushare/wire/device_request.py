@@ -146,7 +146,8 @@ def container_sums(
                 raise QuantityError(f"the pod's total is larger than {MAX_UNITS}")
         except QuantityError as error:
             if strict or not amount.whole:
-                raise QuantityError(f"{resource}: {error}{_in_gib(quantities)}") from error
+                hint = "" if amount.whole else _in_gib(quantities)
+                raise QuantityError(f"{resource}: {error}{hint}") from error
             total, regular, before = amount.whole, [], []
         of_containers = tuple([share for share in enumerate(regular) if share[1]])
         of_inits = tuple([share for share in enumerate(before) if share[1]])

@@ -47,6 +47,12 @@ def test_where_no_device_is_known_it_is_what_no_card_has(amount: str, words: str
     assert words in told(amount, largest=0)
 
 
+def test_a_percentage_with_a_suffix_of_bytes_is_not_told_to_be_in_gib() -> None:
+    text = said_of({"aliyun.com/gpu-mem": "4", "aliyun.com/gpu-core.percentage": "5Gi"})
+    assert text.startswith("aliyun.com/gpu-core.percentage: '5Gi' is out of range"), text
+    assert "GiB" not in text
+
+
 def test_a_count_of_devices_is_asked_for_as_a_whole() -> None:
     assert told("65536", count="4").endswith("if MiB are meant, write 64")
     pod = pod_json("web", "40000", annotations={SPLIT: "30000+10000"})
