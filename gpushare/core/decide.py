@@ -292,8 +292,15 @@ def score_nodes(
     return {score: [names[place] for place in places] for score, places in scores.items()}
 
 
-def best_row(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer) -> int | None:
-    """Return the place of the best of the rows, or None if none fits."""
+def best_row(
+    snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer, among: Bools | None = None
+) -> int | None:
+    """Return the place of the best of the rows, or None if none fits.
+
+    among: bool (len(rows),), the places that may be chosen; None: all.
+    """
+    if among is not None:
+        rows = np.where(among, rows, -1)
     places, _, best = _values(snapshot, rows, request, scorer)
     return int(places[best]) if len(places) else None
 

@@ -279,18 +279,19 @@ class FilterVerb:
         judgement, best = look.judgement, ""
         if isinstance(step, KeepNode):
             judgement = judgement.only(step.place)
-        fit = names.part(judgement.fits)
-        if isinstance(step, Offer):
-            if self._options.best_only or isinstance(look.snapshot, HeldSnapshot):
-                fit = self._narrowed(transaction, look.snapshot, fit)
-            if pod is not None and step.changes_hold:
-                if len(fit) == 1:
-                    best = fit[0]
-                elif pod.group.key or pod.waits:
-                    # kube-scheduler may bind to another node, and scoring costs time: prioritize,
-                    # which comes next, scores anyway, and holds the best node if other pods hold
-                    # nodes. A pod that may wait before its bind needs a hold in any case.
-                    best = _best(transaction, look.snapshot, fit)
+        is_narrow = self._options.best_only or isinstance(look.snapshot, HeldSnapshot)
+        if isinstance(step, Offer) and is_narrow:
+            fit = self._narrowed(transaction, look)
+        else:
+            fit = names.part(judgement.fits)
+        if isinstance(step, Offer) and pod is not None and step.changes_hold:
+            if len(fit) == 1:
+                best = fit[0]
+            elif pod.group.key or pod.waits:
+                # kube-scheduler may bind to another node, and scoring costs time: prioritize, which
+                # comes next, scores anyway, and holds the best node if other pods hold nodes. A pod
+                # that may wait before its bind needs a hold in any case.
+                best = _best(transaction, look)
         busy, never, reasons = judgement.refusals(names)
         self._record(args, transaction, look, step, fit=fit, best=best, reasons=reasons)
         unknown = reasons.get(UNKNOWN_NODE, 0)
@@ -362,19 +363,18 @@ class FilterVerb:
             budget.wait_for(fits_now)
         return look
 
-    def _narrowed(
-        self, transaction: FilterTransaction, snapshot: Snapshot, fit: NodeNames
-    ) -> NodeNames:
+    def _narrowed(self, transaction: FilterTransaction, look: FilterLook) -> NodeNames:
         """Return the one node that a plan of moves holds for the pod, or the best node if filter
         answers only that; else all nodes that fit.
         """
         pod, holds = transaction.pod, transaction.resource.holds
+        names, fits = transaction.names, look.judgement.fits
         if pod is not None and holds.by_key:
             reserved = holds.reserved_for(pod)
-            if reserved in fit:  # a plan of moves relies on this node
+            if reserved and reserved in names.part(fits):  # a plan of moves relies on this node
                 return NodeNames((reserved,))
-        best = _best(transaction, snapshot, fit) if self._options.best_only else ""
-        return NodeNames((best,)) if best else fit
+        best = _best(transaction, look) if self._options.best_only else ""
+        return NodeNames((best,)) if best else names.part(fits)
 
     def _for_shadow(
         self,
@@ -484,8 +484,10 @@ class FilterVerb:
         return explanation, Outstanding(group=group_need(snapshot, needs, rows))
 
 
-def _best(transaction: FilterTransaction, snapshot: Snapshot, names: NodeNames) -> str:
-    """Return the best of the nodes for the pod, by the policy; "" if none fits."""
-    resource, request = transaction.resource, transaction.request
-    place = best_row(snapshot, names.rows(snapshot.row), request, resource.scorer(request))
+def _best(transaction: FilterTransaction, look: FilterLook) -> str:
+    """Return the best of the nodes that fit, by the policy; "" if none does."""
+    resource, request, snapshot = transaction.resource, transaction.request, look.snapshot
+    names, fits = transaction.names, look.judgement.fits
+    rows, scorer = names.rows(snapshot.row), resource.scorer(request)
+    place = best_row(snapshot, rows, request, scorer, among=fits)
     return "" if place is None else names[place]
