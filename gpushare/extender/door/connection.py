@@ -10,10 +10,12 @@ Tested in `tests/unit/extender/door/test_worker.py` and `tests/unit/extender/doo
 """
 
 import contextlib
+import functools
 import select
 import socket
 import ssl
 import sys
+import time
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,6 +47,12 @@ _LARGEST = 15
 _TLS_HELLO = b"\x16"
 
 Address = tuple[str, int]
+
+
+@functools.lru_cache(maxsize=1)
+def _empty_parser(cfg: Config) -> http.RequestParser:
+    """Return a parser without bytes, for the connections whose heads are all cached."""
+    return http.RequestParser(cfg, iter(()), ("", 0))
 
 
 class FramingError(Exception):
@@ -170,7 +178,7 @@ class Connection(TConn):
         self.environ: WSGIEnvironment | None = None
         """The WSGI environment of the last complete request; None if gunicorn's parser makes it."""
         # gunicorn takes the bytes behind a request from this parser.
-        self.parser = http.get_parser(cfg, iter(()), client)
+        self.parser = _empty_parser(cfg)
         self.refused = self.closed = False
         # handle() would otherwise wait for data, and make a parser that reads from the socket.
         self.initialized = self.data_ready = True
@@ -183,18 +191,28 @@ class Connection(TConn):
     def receive(self, patience: float = 0.0) -> bool:
         """Return whether a whole request is here; OSError or EOFError when the client is gone.
 
-        patience: seconds to wait for the first bytes.
+        patience: seconds to wait for the whole request; 0 takes the bytes that are here.
         """
         self.parsed = 0
         if self.received and self._request_complete():  # came together with the last request
             return True
-        if patience:
-            something = select.poll()
-            something.register(self.outbox.client_sock, select.POLLIN)
-            if not something.poll(patience * 1000):
-                return False
+        sock = self.outbox.client_sock
+        if not patience:
+            return self._receive_chunk(sock)
+        readable = select.poll()
+        readable.register(sock, select.POLLIN)
+        end = time.monotonic() + patience
+        # Go sends a body of more than 4 KiB in several pieces.
+        while patience > 0 and not self.refused and readable.poll(patience * 1000):
+            if self._receive_chunk(sock):
+                return True
+            patience = end - time.monotonic()
+        return False
+
+    def _receive_chunk(self, sock: socket.socket) -> bool:
+        """Take the bytes that are here; return whether a whole request is here."""
         try:
-            data = self.outbox.client_sock.recv(CHUNK)
+            data = sock.recv(CHUNK)
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
         if not data:

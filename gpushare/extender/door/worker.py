@@ -116,15 +116,22 @@ class BufferedThreadWorker(ThreadWorker):
             conn = self.connection_class(
                 self.cfg, client_sock, client, listener.getsockname(), self._heads
             )
-        except OSError:  # TLS: the client was gone before the handshake
+            # Go mostly sends the request as soon as it is connected.
+            whole = conn.receive()
+        except (OSError, EOFError):  # the client is gone; TLS: before the handshake, too
             self.nr_conns -= 1
             client_sock.close()
+            return
+        if whole:
+            self.enqueue_req(conn)
             return
         # Before the first byte like an idle kept-alive connection: Go opens spare ones, too.
         conn.set_timeout()
         self.silent_conns.append(conn)
         first = partial(self._begin_request, self.silent_conns, conn)
         self.poller.register(conn.sock, selectors.EVENT_READ, first)
+        if conn.received or conn.refused:
+            first(conn.sock)
 
     def on_client_socket_readable(  # type: ignore[override]
         self, conn: Connection, client: socket.socket

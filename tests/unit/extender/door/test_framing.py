@@ -2,6 +2,7 @@
 
 import random
 import socket
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -178,6 +179,19 @@ def test_a_request_behind_another_is_read_though_the_client_sends_no_more(
     assert parsed(pair.conn)[1] == b"x"
     with pytest.raises(EOFError):
         pair.conn.receive(patience=600)
+
+
+def test_a_thread_that_waits_takes_a_body_in_pieces_and_not_for_longer(pair: SocketPair) -> None:
+    request = head(b"Content-Length: 5")
+    pair.client.sendall(request + b"he")
+    rest = threading.Timer(0.1, pair.client.sendall, (b"llo",))
+    rest.start()
+    assert pair.conn.receive(patience=600)
+    assert parsed(pair.conn)[1] == b"hello"
+    rest.join()
+    pair.client.sendall(request + b"he")
+    assert not pair.conn.receive(patience=0.01)
+    assert pair.conn.held_bytes == len(request) + 2
 
 
 LINES = (
