@@ -30,9 +30,11 @@ MAX_WAITING_BYTES = 4 << 20
 
 _PIECE = 4096
 """Bytes that a pipe which is ready takes at once without waiting (PIPE_BUF)."""
-_REST = 0.02
-"""Seconds of rest of the thread once all lines are written: each line that wakes the thread has it
-compete with requests for the interpreter."""
+_JOINED = _PIECE // 2
+"""Bytes of lines that are written at once, with one line more: a usual line fits in the piece."""
+_REST = 0.1
+"""Seconds of rest of the thread once all lines are written: each write has the thread compete with
+requests for the interpreter."""
 _REPORT_EVERY = 1.0
 """Seconds from one line about dropped lines to the next: a slow reader would read little else."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -141,9 +143,14 @@ class LogWriter(logging.Handler):
         return f"{self.format(record)}\n".encode(errors="backslashreplace")
 
     def _run(self) -> None:
+        lines = b""
         while (line := self._waiting.get()) is not None:
-            self._write(line)
-            self._written += len(line)
+            lines += line
+            if len(lines) < _JOINED and not self._waiting.empty():
+                continue
+            self._write(lines)
+            self._written += len(lines)
+            lines = b""
             dropped, now = self.dropped, time.monotonic()
             soon = now < self._reported_at + _REPORT_EVERY and not self._waiting.empty()
             if dropped != self._reported and not soon:
@@ -154,6 +161,7 @@ class LogWriter(logging.Handler):
                 self._reported, self._reported_at = dropped, now
             if self._waiting.empty():
                 self._ending.wait(_REST)
+        self._write(lines)
 
     def _write(self, line: bytes) -> None:
         """Write the whole line, however long that takes; ignore a closed descriptor."""

@@ -69,6 +69,30 @@ def test_lines_come_in_order_and_whole_to_who_reads_late(pipe: Pipe) -> None:
     assert pipe.writer.state() == {"log_lines_dropped_total": 0}
 
 
+def test_lines_that_wait_are_written_together_and_each_in_one_piece(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+    write = os.write
+
+    def spy(descriptor: int, data: bytes) -> int:
+        if descriptor == pipe.write:
+            written.append(data)
+        return write(descriptor, data)
+
+    pipe.writer.start()
+    fill(pipe, 1)
+    pipe.take("\n")  # the thread rests
+    monkeypatch.setattr(os, "write", spy)
+    fill(pipe, 100)
+    pipe.log.info(Line("last"))
+    pipe.take('"last"')
+    assert len(written) < 50
+    assert all(data.endswith(b"\n") for data in written)
+    # Else a line of another process could come in between.
+    assert max(map(len, written)) <= select.PIPE_BUF
+
+
 def test_what_finds_no_room_is_dropped_counted_and_told(pipe: Pipe) -> None:
     pipe.writer.start()
     fill(pipe, 5000)
