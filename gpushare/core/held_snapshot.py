@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from gpushare.core.amounts import PERCENT_AMOUNTS, charged_units
 from gpushare.core.apart import Workloads, count_pod
 from gpushare.core.model import Request, Shares
 from gpushare.core.snapshot import PODS, Bools, Ints, PercentArray, Rows, Snapshot, counts_of
+from gpushare.core.spare_arrays import SpareArrays
 
 _STAMPS = count(1)
 _COPIED_ARRAYS = ("free", "gpu_pods", "pods", "cpu_free", "memory_free")
@@ -70,22 +72,43 @@ class HeldSnapshot(Snapshot):
         return np.flatnonzero(differs)
 
 
+class Held(NamedTuple):
+    """What the arrays of a held snapshot show."""
+
+    generation: int
+    """That of the books."""
+    stamps: Ints
+    """As of the snapshot."""
+
+
 class HeldSnapshotBuilder:
     """Copies of the arrays of the books from which places are taken, one after the other.
 
     base: the books. start: a held snapshot of the same layout to go on from; its rows that changed
-    in the books since are reset, and `changed_rows` names those that were held. One thread uses a
-    builder.
+    in the books since are reset, and `changed_rows` names those that were held. spares: arrays of
+    snapshots of this layout. One thread uses a builder.
     """
 
-    def __init__(self, base: Snapshot, start: HeldSnapshot | None = None) -> None:
-        self.base = base
+    def __init__(
+        self,
+        base: Snapshot,
+        start: HeldSnapshot | None = None,
+        spares: SpareArrays[Held] | None = None,
+    ) -> None:
+        self.base, self._spares = base, spares
         values: Snapshot = base if start is None else start
-        self.free = values.free.copy()
-        self.gpu_pods = values.gpu_pods.copy()
-        self.pods = values.pods.copy()
-        self.cpu_free = values.cpu_free.copy()
-        self.memory_free = values.memory_free.copy()
+        spare = None if spares is None or start is None else spares.take()
+        if spare is not None and start is not None and spare[0].generation <= start.generation:
+            held, arrays = spare
+            differs = (held.stamps != start.stamps) | (start.row_generation > held.generation)
+            rows = np.flatnonzero(differs)
+            for name, array in arrays.items():
+                array[rows] = getattr(start, name)[rows]
+        else:
+            arrays = {name: getattr(values, name).copy() for name in _COPIED_ARRAYS}
+        self._arrays = arrays
+        self.free, self.gpu_pods, self.pods = arrays["free"], arrays["gpu_pods"], arrays["pods"]
+        self.cpu_free, self.memory_free = arrays["cpu_free"], arrays["memory_free"]
         self.workloads: Workloads = values.workloads.copy()
         self.reopened: dict[tuple[int, int], int] = {}
         self._percents_used: tuple[PercentArray, ...] | None = None
@@ -222,6 +245,8 @@ class HeldSnapshotBuilder:
             getattr(self, name).flags.writeable = False
         for array in self._percents_used or ():
             array.flags.writeable = False
+        if self._spares is not None:
+            self._spares.keep(Held(self.base.generation, self.stamps), self._arrays)
         return self.draft()
 
 

@@ -8,7 +8,7 @@ Tested in `tests/unit/core/test_node_arrays.py` and `tests/unit/core/test_snapsh
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,8 @@ from gpushare.core.snapshot import (
     Snapshot,
     counts_of,
 )
-from gpushare.core.states.entry import NodeBooks
+from gpushare.core.spare_arrays import Arrays, SpareArrays
+from gpushare.core.states.entry import Entry, NodeBooks
 
 _ROWS = 64
 """Nodes that have room at first; doubled whenever all rows are in use."""
@@ -78,16 +79,19 @@ class NodeArrays:
         """By row, the generation of the last change."""
         self._layout: Layout | None = None
         self._last: Snapshot | None = None
+        # By the generation of the snapshot.
+        self._spare_sums, self._spare_free = SpareArrays[int](), SpareArrays[int]()
         # The mapping of pins that the last snapshot was made of.
         self._pins: Mapping[str, tuple[Pinned, ...]] | None = None
 
-    def books(self, spec: NodeSpec) -> NodeBooks:
-        """Return the sums on a known node of this shape, without the charges."""
+    def books(self, spec: NodeSpec, entries: tuple[Entry, ...] = ()) -> NodeBooks:
+        """Return the sums on a known node of this shape, with its charges."""
         row, devices = self.row[spec.name], slice(len(spec.capacity))
         cpu, cpu_used, memory, memory_used, *_ = self._host[row].tolist()
         return NodeBooks(
             spec=spec,
             used=tuple(self._used[row, devices].tolist()),
+            entries=entries,
             cpu_free=cpu - cpu_used if cpu >= 0 else None,
             memory_free=memory - memory_used if memory >= 0 else None,
             percents_used=tuple(tuple(array[row, devices].tolist()) for array in self._percents),
@@ -239,16 +243,14 @@ class NodeArrays:
             self._percents_shown = tuple(array[:count].copy() for array in self._percents)
         if self._workloads_shown is None:
             self._workloads_shown = self._workloads.copy()
-        host = self._host[:count]
-        arrays: dict[str, Any] = {
-            "used": self._used[:count].copy(),
-            "cpu_free": np.maximum(host[:, 0] - host[:, 1], 0),
-            "memory_free": np.maximum(host[:, 2] - host[:, 3], 0),
-            "cpu_only": host[:, 4].copy(),
-            "gpu_pods": host[:, 5].copy(),
-            "pods": self._pods[:count].copy(),
-            "row_generation": self.changed_at[:count].copy(),
-        }
+        if spare := self._spare_sums.take():
+            generation, arrays = spare
+            rows = np.flatnonzero(self.changed_at[:count] > generation)
+            for name, values in self._sums_of(rows).items():
+                arrays[name][rows] = values
+        else:
+            arrays = {name: array.copy() for name, array in self._sums_of(slice(count)).items()}
+        self._spare_sums.keep(self.generation, arrays)
         for array in (*arrays.values(), *self._percents_shown):
             array.flags.writeable = False
         last, before = self._last, -1 if self._last is None else self._last.generation
@@ -270,7 +272,35 @@ class NodeArrays:
         )
         if last is not None:
             _compute_again(last, view, changed_rows)
+            self._compute_free(last, view, changed_rows)
         return view
+
+    def _sums_of(self, rows: Rows | slice) -> Arrays:
+        """Return the arrays of a snapshot that charges change, of these rows; some are views."""
+        host = self._host[rows]
+        return {
+            "used": self._used[rows],
+            "cpu_free": np.maximum(host[:, 0] - host[:, 1], 0),
+            "memory_free": np.maximum(host[:, 2] - host[:, 3], 0),
+            "cpu_only": host[:, 4],
+            "gpu_pods": host[:, 5],
+            "pods": self._pods[rows],
+            "row_generation": self.changed_at[rows],
+        }
+
+    def _compute_free(self, last: Snapshot, view: Snapshot, rows: Rows) -> None:
+        """Put `free` into `view`, made anew for the rows that have changed since `last`."""
+        if view.capacity.shape[1] != last.free.shape[1]:
+            return
+        if spare := self._spare_free.take():
+            generation, arrays = spare
+            free, rows = arrays["free"], view.changed_since(generation)
+        else:
+            free = with_rows(last.free, len(view.names) - len(last.names))
+        free[rows] = view.left(rows)
+        free.flags.writeable = False
+        self._spare_free.keep(view.generation, {"free": free})
+        vars(view)["free"] = free
 
     def _pinned_rows(
         self, pinned: Mapping[str, tuple[Pinned, ...]], last: Snapshot | None, rows: Rows
@@ -319,6 +349,7 @@ class NodeArrays:
 
     def _grow_rows(self) -> int:
         row = self._rows.append()
+        self._spare_sums, self._spare_free = SpareArrays(), SpareArrays()
         self._percents_shown = None
         if row == len(self._used):
             self._capacity, self._used, self._healthy, self._host = (
@@ -340,6 +371,7 @@ class NodeArrays:
             )
             self._percents = tuple(np.pad(array, ((0, 0), (0, more))) for array in self._percents)
             self._pods = np.pad(self._pods, ((0, 0), (0, more), (0, 0)))
+            self._spare_sums, self._spare_free = SpareArrays(), SpareArrays()
             self._percents_shown = None
             self._layout = None
 
@@ -361,11 +393,6 @@ def _compute_again(last: Snapshot, view: Snapshot, rows: Rows) -> None:
         computed["any_percents"] = any(bool(used[rows].any()) for used in view.percents_used)
     if view.sharers is last.sharers:
         computed["limits_sharers"] = last.limits_sharers
-    if has_same_width:
-        free = with_rows(last.free, more) if more else last.free.copy()
-        free[rows] = view.left(rows)
-        free.flags.writeable = False
-        computed["free"] = free
     if "cards" in vars(last):
         is_kept = view.uuids is last.uuids
         computed["cards"] = last.cards if is_kept else _cards_again(last, view, rows)

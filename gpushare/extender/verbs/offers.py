@@ -18,11 +18,12 @@ from dataclasses import replace
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, beside_memory, charged_units
 from gpushare.core.decide import Judgement, judge, take_best
-from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder, RowStates
+from gpushare.core.held_snapshot import Held, HeldSnapshot, HeldSnapshotBuilder, RowStates
 from gpushare.core.model import Request, Shares
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.spare_arrays import SpareArrays
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.verbs.holds import Hold, Holds, counts_against
@@ -44,6 +45,7 @@ class _PlacedHolds:
     def __init__(self, books: Snapshot) -> None:
         self.all = HeldSnapshotBuilder(books).build()
         """The books less all holds."""
+        self.spares = SpareArrays[Held]()
         self.version = -1
         """The version of the holds."""
         self.holds: dict[int, tuple[Hold, ...]] = {}
@@ -180,7 +182,7 @@ class Offers:
             if holds != holder.holds.get(row, ()):
                 new_holds[row] = holds
         if new_holds or holder.all.base is not books:
-            builder = HeldSnapshotBuilder(books, holder.all)
+            builder = HeldSnapshotBuilder(books, holder.all, holder.spares)
             for row, holds in new_holds.items():
                 if holds:
                     holder.holds[row] = holds

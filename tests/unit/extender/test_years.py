@@ -52,6 +52,7 @@ from tests.unit.extender.scripted_extender import Heard
 Json = dict[str, Any]
 
 BOUNDS = {
+    "gpushare.core.spare_arrays.MOST": 1,
     "gpushare.extender.verbs.tickets.MAX_TICKETS": 20,
     "gpushare.extender.verbs.tickets._MAX_NODES": 20,
     "gpushare.extender.verbs.holds._MAX_CHANGED": 20,

@@ -596,6 +596,7 @@ def check_offers(changes: list[tuple[str, int, int, int]], policy: str) -> None:
         return Offers(holds, lambda _: ranking, lambda uid: ledger.entry(uid) is not None)
 
     cached_offers, offer = offers_made(), [ledger.snapshot()]
+    kept: dict[tuple[int, int], tuple[Snapshot, list[list[int]]]] = {}
     for change, pod_number, node_number, number in changes:
         ref = PodRef("default", f"p{pod_number}", f"u{pod_number}")
         name = f"n{node_number}"
@@ -633,7 +634,9 @@ def check_offers(changes: list[tuple[str, int, int, int]], policy: str) -> None:
                     for holder_uid in (cached_offers, offers_made())
                 )
                 assert_same(mine, anew, ranking)
+                kept[pod_number, priority] = mine, mine.free.tolist()
         ranking.scores(offer[-1], _ASKED)  # so that the memo of the books is up to date too
+    assert [mine.free.tolist() for mine, _ in kept.values()] == [free for _, free in kept.values()]
 
 
 def test_the_line_of_a_split_pod_says_all_of_its_parts() -> None:
