@@ -370,9 +370,8 @@ class Reader:
             node_record = self._store.nodes.get(node)
             if node_record is None or not node_record.spec.capacity:
                 return None
-            entries = self._store.entries_on(node)
-            books = self._store.arrays.books(node_record.shape)
-        return replace(books, entries=tuple(sorted(entries, key=_by_name)))
+            entries = tuple(sorted(self._store.entries_on(node), key=_by_name))
+            return self._store.arrays.books(node_record.shape, entries)
 
     def node_versions(self) -> dict[str, int]:
         """Return a number by name of each node that shares devices, in the order of the names.

@@ -15,6 +15,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS
 from gpushare.core.states.entry import Entry, NodeBooks
@@ -127,7 +128,7 @@ class _ResourceCounters:
         self._resource = resource
         self._detail = detail
         self._version: tuple[int, int] | None = None
-        self._by_node: dict[str, tuple[int, dict[Series, float]]] = {}
+        self._by_node: dict[str, tuple[int, Mapping[Series, float]]] = {}
         self._shares: dict[str, dict[Labels, float]] = {family: {} for family in _HELP}
         """The GPUs that each series has now, by family: the sum of all nodes."""
         self._counted: dict[str, Sequence[tuple[Labels, float]]] = {}
@@ -169,7 +170,7 @@ class _ResourceCounters:
         self._counted = {family: _limited(shares) for family, shares in self._shares.items()}
         return True
 
-    def _replace(self, name: str, version: int, shares: dict[Series, float]) -> None:
+    def _replace(self, name: str, version: int, shares: Mapping[Series, float]) -> None:
         _, before = self._by_node.get(name, (0, dict[Series, float]()))
         self._by_node[name] = version, shares
         for series in before.keys() | shares.keys():
@@ -179,30 +180,47 @@ class _ResourceCounters:
             if share >= _ZERO:
                 self._shares[family][labels] = share
 
-    def _shares_on(self, books: NodeBooks) -> dict[Series, float]:
+    def _shares_on(self, books: NodeBooks) -> Mapping[Series, float]:
         """Return the share of each series in the node's devices."""
+        spec, resource = books.spec, self._resource.names.resource
+        if not books.entries:
+            return _shares_of_models(spec.models, (0.0,) * len(spec.capacity), resource)
         shares = defaultdict[Series, float](float)
-        spec, resource = books.spec, ("resource", self._resource.names.resource)
-        models = [("model", model or "unknown") for model in spec.models]
-        models = models or [("model", "unknown")] * len(spec.capacity)
         promised = [0.0] * len(spec.capacity)
         for entry in books.entries:
             namespace = ("namespace", entry.ref.namespace)
             workload = ("workload", workload_name(entry.ref.name, dict(entry.labels)))
             for device, memory, compute in _devices(entry, spec.capacity):
                 promised[device] += memory
-                model = (models[device], resource)
+                model = _model_labels(spec.models, device, resource)
                 if self._detail != "devices":
                     shares[_NAMESPACES, (namespace, *model)] += memory
                     shares[_NAMESPACES_COMPUTE, (namespace, *model)] += compute
                 if self._detail == "pods" and entry.assumption is None:
                     shares[_WORKLOADS, (namespace, workload, *model)] += memory
                     shares[_WORKLOADS_COMPUTE, (namespace, workload, *model)] += compute
-        for device, share in enumerate(promised):
-            model = (models[device], resource)
-            shares[_MODELS, (*model, ("state", "promised"))] += share
-            shares[_MODELS, (*model, ("state", "idle"))] += max(0.0, 1.0 - share)
-        return shares
+        return shares | _shares_of_models(spec.models, tuple(promised), resource)
+
+
+def _model_labels(models: tuple[str, ...], device: int, resource: str) -> Labels:
+    model = models[device] if models else ""
+    return ("model", model or "unknown"), ("resource", resource)
+
+
+@lru_cache(maxsize=256)
+def _shares_of_models(
+    models: tuple[str, ...], promised: tuple[float, ...], resource: str
+) -> dict[Series, float]:
+    """Return the promised and the idle share of each model. promised: of each device.
+
+    Cached for the nodes without pods, which are many when counting begins.
+    """
+    shares = defaultdict[Series, float](float)
+    for device, share in enumerate(promised):
+        model = _model_labels(models, device, resource)
+        shares[_MODELS, (*model, ("state", "promised"))] += share
+        shares[_MODELS, (*model, ("state", "idle"))] += max(0.0, 1.0 - share)
+    return shares
 
 
 def _limited(shares: Mapping[Labels, float]) -> Sequence[tuple[Labels, float]]:
