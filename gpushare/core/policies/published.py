@@ -52,7 +52,8 @@ class Fgd:
         shapes, free = self.shapes(snapshot), snapshot.free.take(rows, axis=0)
         fall = self.measure.fall(self.tables(snapshot), snapshot, rows, request)
         milli = shapes.even * -0.001 / (self.measure.pods * self.measure.scale)
-        values = np.floor(100 / (1 + np.exp(fall * milli)))
+        with np.errstate(over="ignore"):  # beyond the largest float the value is 0
+            values = np.floor(100 / (1 + np.exp(fall * milli)))
         if request.devices > 1:
             room = free_with_compute(snapshot, rows, request, free)
             values = np.where(tightest(room, request), values, values - 1)

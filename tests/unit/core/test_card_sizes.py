@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpushare.core.card_sizes import FARTHEST, MOST_SIZES, common_sizes
@@ -73,6 +73,7 @@ def test_few_sizes_count_those_of_most_nodes() -> None:
 
 @pytest.mark.parametrize("name", policy_names())
 @settings(max_examples=30)
+@example(shares=[0] * 8, lie=(25, 244_123), request=Request(10, 1, 2000))  # an overflow of fgd
 @given(
     shares=st.lists(st.integers(0, 16), min_size=8, max_size=8),
     lie=LIES,
