@@ -20,7 +20,7 @@ from gpushare.core.amounts import PERCENT_AMOUNTS, charged_units
 from gpushare.core.apart import Workloads, count_pod
 from gpushare.core.model import Request, Shares
 from gpushare.core.snapshot import PODS, Bools, Ints, PercentArray, Rows, Snapshot, counts_of
-from gpushare.core.spare_arrays import SpareArrays
+from gpushare.core.spare_arrays import Arrays, SpareArrays
 
 _STAMPS = count(1)
 _COPIED_ARRAYS = ("free", "gpu_pods", "pods", "cpu_free", "memory_free")
@@ -62,18 +62,25 @@ class HeldSnapshot(Snapshot):
             used[place] += units
         return used
 
-    def differing_rows(self, snapshot: "HeldSnapshot") -> Rows:
-        """Return intp (K,): the rows that may differ from those of another held snapshot of the
-        same layout.
+    @property
+    def held(self) -> "Held":
+        """What another snapshot of the same layout is compared with."""
+        return Held(self.generation, self.stamps)
+
+    def differing_rows(self, held: "Held") -> Rows | None:
+        """Return intp (K,): the rows that may differ from those of an earlier held snapshot of the
+        same layout; None if that one is of later books.
         """
-        differs = self.stamps != snapshot.stamps
-        if self.base is not snapshot.base:
-            differs |= self.base.row_generation != snapshot.base.row_generation
+        if held.generation > self.generation:
+            return None
+        differs = self.stamps != held.stamps
+        if held.generation < self.generation:
+            differs |= self.row_generation > held.generation
         return np.flatnonzero(differs)
 
 
 class Held(NamedTuple):
-    """What the arrays of a held snapshot show."""
+    """What a held snapshot shows, without its arrays."""
 
     generation: int
     """That of the books."""
@@ -97,14 +104,8 @@ class HeldSnapshotBuilder:
     ) -> None:
         self.base, self._spares = base, spares
         values: Snapshot = base if start is None else start
-        spare = None if spares is None or start is None else spares.take()
-        if spare is not None and start is not None and spare[0].generation <= start.generation:
-            held, arrays = spare
-            differs = (held.stamps != start.stamps) | (start.row_generation > held.generation)
-            rows = np.flatnonzero(differs)
-            for name, array in arrays.items():
-                array[rows] = getattr(start, name)[rows]
-        else:
+        arrays = None if spares is None or start is None else _taken_over(spares, start)
+        if arrays is None:
             arrays = {name: getattr(values, name).copy() for name in _COPIED_ARRAYS}
         self._arrays = arrays
         self.free, self.gpu_pods, self.pods = arrays["free"], arrays["gpu_pods"], arrays["pods"]
@@ -248,6 +249,18 @@ class HeldSnapshotBuilder:
         if self._spares is not None:
             self._spares.keep(Held(self.base.generation, self.stamps), self._arrays)
         return self.draft()
+
+
+def _taken_over(spares: SpareArrays[Held], start: HeldSnapshot) -> Arrays | None:
+    """Return spare arrays with the values of a snapshot; None without such arrays."""
+    if (spare := spares.take()) is None:
+        return None
+    held, arrays = spare
+    if (rows := start.differing_rows(held)) is None:
+        return None
+    for name, array in arrays.items():
+        array[rows] = getattr(start, name)[rows]
+    return arrays
 
 
 class RowStates:

@@ -25,7 +25,7 @@ from gpushare.core.amounts import charged_units, memory_percent
 from gpushare.core.apart import rows_with
 from gpushare.core.card_sizes import common_sizes, typical_size
 from gpushare.core.cluster_prices import ClusterPrices, PatternRows, ShapesSeen, shapes_keys
-from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.held_snapshot import Held, HeldSnapshot
 from gpushare.core.model import ANY_NEIGHBOURS, Kind, Request
 from gpushare.core.neighbours import with_term
 from gpushare.core.policy import ClusterPricing, Policy, Taken
@@ -175,7 +175,7 @@ class Ranking:
         self._memo: dict[_Key, CachedScores] = {}
         # (capacity of a snapshot, the size of most cards there).
         self._typical: tuple[Ints, int] = np.zeros((0, 0), dtype=np.int64), 0
-        self._held_memo: dict[_Key, tuple[HeldSnapshot, CachedScores]] = {}
+        self._held_memo: dict[_Key, tuple[Held, CachedScores]] = {}
 
     @property
     def recent_requests(self) -> tuple[Request, ...]:
@@ -288,14 +288,14 @@ class Ranking:
         are scored again.
         """
         kind = self._kind(snapshot, request)
-        last = self._held_memo.get(kind)
-        if last is None or last[1].shapes.capacity is not snapshot.capacity:
-            cached, rows = self._cached(snapshot.base, request), snapshot.rows
-        else:
-            cached, rows = last[1], snapshot.differing_rows(last[0])
+        last, rows = self._held_memo.get(kind), None
+        if last is not None and last[1].shapes.capacity is snapshot.capacity:
+            rows, cached = snapshot.differing_rows(last[0]), last[1]
+        if rows is None:
+            rows, cached = snapshot.rows, self._cached(snapshot.base, request)
         if len(rows):
             cached = self._patched(cached, snapshot, rows, request)
-        _keep_last(self._held_memo, kind, (snapshot, cached), _HELD_KINDS)
+        _keep_last(self._held_memo, kind, (snapshot.held, cached), _HELD_KINDS)
         return cached
 
     def _computed(
