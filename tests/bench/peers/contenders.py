@@ -2,8 +2,9 @@
 
 Knows how each is started, and how kube-scheduler is told to call it: the same configuration for
 all, but for the extender's own entry. Both run with their defaults, the original with its quietest
-log, ours without a Lease. The least extender answers filter with the first name and writes the
-Binding without an annotation: what any extender costs, with the entry of ours.
+log, ours without a Lease. The least extender answers filter with the first name, or with all and
+scores none, and writes the Binding without an annotation: what any extender costs, with the entry
+of ours.
 """
 
 import copy
@@ -26,7 +27,7 @@ from tests.integration.process import free_port
 
 PREFIX = "/gpushare-scheduler"
 ALONE, ALL, BEST, ORIGINAL = "no extender", "ours, all", "ours, best", "original"
-LEAST = "least extender"
+LEAST, LEAST_ALL = "least, first", "least, all"
 
 
 class Contender(ABC):
@@ -130,12 +131,15 @@ class Original(Contender):
 class LeastExtender(Contender):
     """The least extender there can be (tools/limit)."""
 
-    def __init__(self, plane: Plane, folder: Path) -> None:
+    def __init__(self, plane: Plane, folder: Path, title: str) -> None:
         text = printed(RELEASE)
-        super().__init__(LEAST, port_of(text), "limit")
+        super().__init__(title, port_of(text), "limit")
         self._entry = yaml.safe_load(text)["extenders"][0]
-        self._entry.pop("prioritizeVerb", None)
         self._entry.pop("preemptVerb", None)
+        if title == LEAST_ALL:
+            self._entry["filterVerb"] = "all"
+        else:
+            self._entry.pop("prioritizeVerb", None)
         token = folder / "limit.token"
         token.write_text(plane.token(EXTENDER))
         self._command: list[str | Path] = [
@@ -186,8 +190,8 @@ def contenders(
     for title in titles:
         if title == ORIGINAL and original:
             all_contenders.append(Original(plane, folder, original))
-        elif title == LEAST:
-            all_contenders.append(LeastExtender(plane, folder))
+        elif title in {LEAST, LEAST_ALL}:
+            all_contenders.append(LeastExtender(plane, folder, title))
         elif title in {ALL, BEST}:
             all_contenders.append(
                 GpushareExtender(plane, folder, title, "--filter-answer", title.split()[-1])

@@ -18,6 +18,7 @@ from tests.bench.peers.contenders import (
     ALONE,
     BEST,
     LEAST,
+    LEAST_ALL,
     ORIGINAL,
     Contender,
     contenders,
@@ -58,7 +59,7 @@ class Placing:
     ) -> None:
         """Fill in the rows of pods placed; the original's runs end after so many seconds."""
         self._cluster.nodes(nodes)
-        modes = (LEAST, ALL, BEST, ORIGINAL)
+        modes = (LEAST, BEST, LEAST_ALL, ALL, ORIGINAL)
         try:
             for _ in range(rounds):
                 self._run(None, nodes, pods, _PATIENCE)

@@ -6,14 +6,15 @@ Knows the columns; where a figure was measured several times, the median is show
 import sys
 from statistics import median
 
-from tests.bench.peers.contenders import ALL, ALONE, BEST, LEAST, ORIGINAL
+from tests.bench.peers.contenders import ALL, ALONE, BEST, LEAST, LEAST_ALL, ORIGINAL
 
-_COLUMNS = (ALONE, LEAST, ALL, BEST, ORIGINAL)
+_COLUMNS = (ALONE, LEAST, BEST, LEAST_ALL, ALL, ORIGINAL)
 _RATIOS = (
     ("all:original", ALL, ORIGINAL),
     ("all:alone", ALL, ALONE),
     ("best:alone", BEST, ALONE),
-    ("least:alone", LEAST, ALONE),
+    ("first:alone", LEAST, ALONE),
+    ("least all:alone", LEAST_ALL, ALONE),
 )
 _WIDTH = 52
 

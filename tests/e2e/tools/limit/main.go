@@ -1,5 +1,6 @@
 // limit is an extender that only takes time on the wire: it answers each call of filter with the first
 // node name, and bind writes the Binding that kube-scheduler asks for. Benches compare ours with it.
+// The path `all` is a filter that answers with all names; prioritize scores none of them.
 //
 //	limit PORT                               filter alone
 //	limit PORT SERVER CA-FILE TOKEN-FILE     bind too, at this API server
@@ -54,6 +55,29 @@ func filter(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	answer(w, map[string][]string{"NodeNames": chosen})
+}
+
+// all answers with all node names.
+func all(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	chosen := json.RawMessage("[]")
+	if at := bytes.LastIndex(body, names); at >= 0 {
+		rest := body[at+len(names)-1:]
+		chosen = rest[:bytes.IndexByte(rest, ']')+1]
+	}
+	answer(w, map[string]json.RawMessage{"NodeNames": chosen})
+}
+
+func prioritize(w http.ResponseWriter, r *http.Request) {
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	answer(w, []struct{}{})
 }
 
 // binder writes Bindings at an API server.
@@ -139,6 +163,8 @@ func main() {
 		}
 		http.HandleFunc("/gpushare-scheduler/bind", binder.bind)
 	}
+	http.HandleFunc("/gpushare-scheduler/all", all)
+	http.HandleFunc("/gpushare-scheduler/prioritize", prioritize)
 	http.HandleFunc("/", filter)
 	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Args[1], nil))
 }
