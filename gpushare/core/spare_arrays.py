@@ -7,7 +7,7 @@ snapshots differ in a few rows, and most snapshots are soon held by nobody.
 Tested in `tests/unit/core/test_spare_arrays.py`.
 """
 
-from sys import getrefcount
+import sys
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -21,12 +21,15 @@ MOST = 4
 """Sets of arrays; of more the oldest is left to those that hold it."""
 
 
+_HELD_BY_NOBODY: Arrays = {"": np.empty(0)}
+"""What the holders of other arrays are compared with: the count has the references of the function
+that counts, which differ between versions of Python and with a debugger."""
+_COUNTS_HOLDERS = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether the number of holders is exact: not where threads run without the interpreter lock."""
+
+
 def _most_holders(arrays: Arrays) -> int:
-    return max([getrefcount(array) for array in arrays.values()])
-
-
-_NOBODY_ELSE = _most_holders({"": np.empty(0)})
-"""The count for arrays that only the mapping holds; it differs between versions of Python."""
+    return max([sys.getrefcount(array) for array in arrays.values()])
 
 
 class SpareArrays(Generic[_T]):
@@ -34,6 +37,7 @@ class SpareArrays(Generic[_T]):
     call a method.
 
     A view of an array holds the array: whatever somebody has got from a snapshot stays as it is.
+    Nobody may hold the mapping alone.
     """
 
     def __init__(self) -> None:
@@ -46,8 +50,9 @@ class SpareArrays(Generic[_T]):
 
     def take(self) -> tuple[_T, Arrays] | None:
         """Return a set that nobody holds, to be changed, and its state; None without one."""
-        for number, (_, arrays) in enumerate(self._sets):
-            if _most_holders(arrays) == _NOBODY_ELSE:
+        nobody = _most_holders(_HELD_BY_NOBODY)
+        for number, (_, arrays) in enumerate(self._sets if _COUNTS_HOLDERS else ()):
+            if _most_holders(arrays) == nobody:
                 for array in arrays.values():
                     array.flags.writeable = True
                 return self._sets.pop(number)

@@ -29,9 +29,7 @@ MAX_WAITING_BYTES = 4 << 20
 """Bytes that may wait: some 20,000 lines."""
 
 _PIECE = 4096
-"""Bytes that a pipe which is ready takes at once without waiting (PIPE_BUF)."""
-_JOINED = _PIECE // 2
-"""Bytes of lines that are written at once, with one line more: a usual line fits in the piece."""
+"""Bytes that a pipe which is ready takes at once without waiting, and keeps together (PIPE_BUF)."""
 _REST = 0.1
 """Seconds of rest of the thread once all lines are written: each write has the thread compete with
 requests for the interpreter."""
@@ -145,23 +143,28 @@ class LogWriter(logging.Handler):
     def _run(self) -> None:
         lines = b""
         while (line := self._waiting.get()) is not None:
+            if len(lines) + len(line) > _PIECE:
+                self._write_queued(lines)
+                lines = b""
             lines += line
-            if len(lines) < _JOINED and not self._waiting.empty():
-                continue
-            self._write(lines)
-            self._written += len(lines)
-            lines = b""
-            dropped, now = self.dropped, time.monotonic()
-            soon = now < self._reported_at + _REPORT_EVERY and not self._waiting.empty()
-            if dropped != self._reported and not soon:
-                text = f"{dropped - self._reported} log lines dropped: they were not read in time"
-                level = {"levelno": logging.WARNING, "levelname": "WARNING"}
-                record = {"name": "gpushare.log", "msg": text, **level}
-                self._write(self._line(logging.makeLogRecord(record)))
-                self._reported, self._reported_at = dropped, now
             if self._waiting.empty():
+                self._write_queued(lines)
+                lines = b""
                 self._ending.wait(_REST)
+        self._write_queued(lines)
+
+    def _write_queued(self, lines: bytes) -> None:
+        """Write lines of the queue, and the number of dropped lines when that is due."""
         self._write(lines)
+        self._written += len(lines)
+        dropped, now = self.dropped, time.monotonic()
+        soon = now < self._reported_at + _REPORT_EVERY and not self._waiting.empty()
+        if dropped != self._reported and not soon:
+            text = f"{dropped - self._reported} log lines dropped: they were not read in time"
+            level = {"levelno": logging.WARNING, "levelname": "WARNING"}
+            record = {"name": "gpushare.log", "msg": text, **level}
+            self._write(self._line(logging.makeLogRecord(record)))
+            self._reported, self._reported_at = dropped, now
 
     def _write(self, line: bytes) -> None:
         """Write the whole line, however long that takes; ignore a closed descriptor."""

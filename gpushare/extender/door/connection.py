@@ -191,7 +191,8 @@ class Connection(TConn):
     def receive(self, patience: float = 0.0) -> bool:
         """Return whether a whole request is here; OSError or EOFError when the client is gone.
 
-        patience: seconds to wait for the whole request; 0 takes the bytes that are here.
+        patience: seconds to wait for the whole request, or for CHUNK bytes of a large one; 0 takes
+        the bytes that are here.
         """
         self.parsed = 0
         if self.received and self._request_complete():  # came together with the last request
@@ -206,6 +207,8 @@ class Connection(TConn):
         while patience > 0 and not self.refused and readable.poll(patience * 1000):
             if self._receive_chunk(sock):
                 return True
+            if self.held_bytes >= CHUNK:  # only the loop knows how much all connections hold
+                return False
             patience = end - time.monotonic()
         return False
 

@@ -116,11 +116,16 @@ class BufferedThreadWorker(ThreadWorker):
             conn = self.connection_class(
                 self.cfg, client_sock, client, listener.getsockname(), self._heads
             )
-            # Go mostly sends the request as soon as it is connected.
-            whole = conn.receive()
-        except (OSError, EOFError):  # the client is gone; TLS: before the handshake, too
+        except OSError:  # TLS: the client was gone before the handshake
             self.nr_conns -= 1
             client_sock.close()
+            return
+        try:
+            # Go mostly sends the request as soon as it is connected; with TLS a handshake first.
+            whole = not self.cfg.is_ssl and conn.receive()
+        except (OSError, EOFError):
+            self.nr_conns -= 1
+            conn.close()
             return
         if whole:
             self.enqueue_req(conn)

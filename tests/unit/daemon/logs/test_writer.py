@@ -93,6 +93,16 @@ def test_lines_that_wait_are_written_together_and_each_in_one_piece(
     assert max(map(len, written)) <= select.PIPE_BUF
 
 
+def test_lines_written_at_the_end_leave_their_room_to_others(pipe: Pipe) -> None:
+    pipe.writer._max_waiting = 1000  # noqa: SLF001 -- room for some ten lines
+    for _ in range(50):
+        pipe.writer.start()
+        fill(pipe, 1)
+        pipe.writer.stop(60)
+        pipe.take("\n")
+    assert pipe.writer.dropped == 0
+
+
 def test_what_finds_no_room_is_dropped_counted_and_told(pipe: Pipe) -> None:
     pipe.writer.start()
     fill(pipe, 5000)

@@ -13,6 +13,7 @@ from gunicorn.http.parser import RequestParser
 
 from gpushare.extender.door.connection import (
     BAD_REQUEST,
+    CHUNK,
     LENGTH_REQUIRED,
     TOO_LARGE,
     Connection,
@@ -192,6 +193,18 @@ def test_a_thread_that_waits_takes_a_body_in_pieces_and_not_for_longer(pair: Soc
     pair.client.sendall(request + b"he")
     assert not pair.conn.receive(patience=0.01)
     assert pair.conn.held_bytes == len(request) + 2
+
+
+def test_a_large_body_goes_back_to_the_loop_which_counts_what_all_hold(pair: SocketPair) -> None:
+    request = head(b"Content-Length: %d" % (4 * CHUNK))
+    pair.client.setblocking(True)
+    sender = threading.Thread(target=pair.client.sendall, args=(request + b"x" * 2 * CHUNK,))
+    sender.start()
+    assert not pair.conn.receive(patience=600)
+    assert CHUNK <= pair.conn.held_bytes < 2 * CHUNK
+    while sender.is_alive():
+        pair.conn.receive()
+    sender.join()
 
 
 LINES = (
