@@ -7,6 +7,7 @@ end, not decoded.
 
 import http.client
 import json
+import random
 import socket
 import time
 from pathlib import Path
@@ -14,7 +15,15 @@ from pathlib import Path
 from tests.bench.clients import summary
 from tests.bench.peers import usage
 from tests.bench.peers.cluster import Cluster, Json
-from tests.bench.peers.contenders import ALL, BEST, ORIGINAL, PREFIX, Contender, contenders
+from tests.bench.peers.contenders import (
+    ALL,
+    BEST,
+    LEAST,
+    ORIGINAL,
+    PREFIX,
+    Contender,
+    contenders,
+)
 from tests.bench.peers.table import Table
 from tests.e2e.plane import Plane
 
@@ -35,7 +44,9 @@ def measure(
     rounds: int,
     repeat: int,
 ) -> None:
-    """Fill in the rows of filter by names (100, 1,000 and all nodes), and those of memory."""
+    """Fill in the rows of filter by names (100, 500, 1,000, all nodes), in the same order and in
+    any, and those of memory.
+    """
     cluster = Cluster(plane)
     names = cluster.nodes(nodes)
     cluster.pods((_SIZES[number % len(_SIZES)] for number in range(pods)), names)
@@ -43,33 +54,42 @@ def measure(
     pending = cluster.pending()
     cluster.close()
     for _ in range(repeat):
-        for contender in contenders(plane, folder, original, (ALL, BEST, ORIGINAL)):
+        for contender in contenders(plane, folder, original, (LEAST, BEST, ALL, ORIGINAL)):
             contender.start()
             try:
                 time.sleep(_MADE)
-                for count in sorted({min(count, nodes) for count in (100, 1000, nodes)}):
-                    _row(table, contender, pending, names[:count], rounds)
+                for count in sorted({min(count, nodes) for count in (100, 500, 1000, nodes)}):
+                    for any_order in (False, True):
+                        _row(table, contender, pending, names[:count], rounds, any_order=any_order)
                 _memory(table, contender, f"{nodes:,} nodes, {pods:,} pods")
             finally:
                 contender.stop()
 
 
 def _row(
-    table: Table, contender: Contender, pods: list[Json], names: list[str], rounds: int
+    table: Table,
+    contender: Contender,
+    pods: list[Json],
+    names: list[str],
+    rounds: int,
+    *,
+    any_order: bool,
 ) -> None:
-    arguments = [{"Pod": pod, "Nodes": None, "NodeNames": names} for pod in pods]
-    # Without blanks, as Go writes it.
-    bodies = [json.dumps(argument, separators=(",", ":")).encode() for argument in arguments]
+    """any_order: another order in each call, as from kube-scheduler's goroutines."""
+    shuffled, bodies = random.Random(0), []
+    for turn in range(-_WARM, rounds):
+        ordered = shuffled.sample(names, len(names)) if any_order else names
+        argument = {"Pod": pods[turn % len(pods)], "Nodes": None, "NodeNames": ordered}
+        # Without blanks, as Go writes it.
+        bodies.append(json.dumps(argument, separators=(",", ":")).encode())
     client = FilterClient(contender.port)
     # The first calls are not counted: they open connections and fill caches.
-    answers = [client.post("filter", bodies[turn % len(bodies)]) for turn in range(-_WARM, rounds)][
-        _WARM:
-    ]
+    answers = [client.post("filter", body) for body in bodies][_WARM:]
     client.close()
     row = summary(answers, 0, 1)
     for part in ("p50", "p99"):
-        name = f"filter, {len(names):,} names: {part}"
-        table.put(name, "ms", contender.title, row[part])
+        order = " in any order" if any_order else ""
+        table.put(f"filter, {len(names):,} names{order}: {part}", "ms", contender.title, row[part])
 
 
 def _memory(table: Table, contender: Contender, sizes: str) -> None:
