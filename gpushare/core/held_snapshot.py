@@ -64,7 +64,7 @@ class HeldSnapshot(Snapshot):
 
     @property
     def held(self) -> "Held":
-        """What another snapshot of the same layout is compared with."""
+        """The state that another snapshot of the same layout is compared with."""
         return Held(self.generation, self.stamps)
 
     def differing_rows(self, held: "Held") -> Rows | None:
@@ -80,12 +80,12 @@ class HeldSnapshot(Snapshot):
 
 
 class Held(NamedTuple):
-    """What a held snapshot shows, without its arrays."""
+    """The state of a held snapshot, without its arrays."""
 
     generation: int
-    """That of the books."""
+    """The generation of the books."""
     stamps: Ints
-    """As of the snapshot."""
+    """The stamps of the snapshot."""
 
 
 class HeldSnapshotBuilder:

@@ -79,7 +79,7 @@ class NodeArrays:
         """By row, the generation of the last change."""
         self._layout: Layout | None = None
         self._last: Snapshot | None = None
-        # By the generation of the snapshot.
+        # The arrays of earlier snapshots, each with the generation of its snapshot.
         self._spare_sums, self._spare_free = SpareArrays[int](), SpareArrays[int]()
         # The mapping of pins that the last snapshot was made of.
         self._pins: Mapping[str, tuple[Pinned, ...]] | None = None

@@ -18,12 +18,11 @@ Arrays = dict[str, Any]
 """By name, arrays of numpy."""
 
 MOST = 4
-"""Sets of arrays; of more the oldest is left to those that hold it."""
-
+"""Sets of arrays; of more the oldest is left to its holders."""
 
 _HELD_BY_NOBODY: Arrays = {"": np.empty(0)}
-"""What the holders of other arrays are compared with: the count has the references of the function
-that counts, which differ between versions of Python and with a debugger."""
+"""An array to compare others with: the count has the references of the function that counts, too,
+and these differ between versions of Python and with a debugger."""
 _COUNTS_HOLDERS = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether the number of holders is exact: not where threads run without the interpreter lock."""
 
@@ -33,11 +32,10 @@ def _most_holders(arrays: Arrays) -> int:
 
 
 class SpareArrays(Generic[_T]):
-    """Sets of arrays of one shape, each with the state that it shows. One thread at a time may
-    call a method.
+    """Keeps sets of arrays of one shape, each with the state that it shows.
 
-    A view of an array holds the array: whatever somebody has got from a snapshot stays as it is.
-    Nobody may hold the mapping alone.
+    One thread at a time may call a method. A view of an array holds the array: whatever somebody
+    has got from a snapshot stays as it is. Nobody may hold the mapping alone.
     """
 
     def __init__(self) -> None:

@@ -135,7 +135,7 @@ class BufferedThreadWorker(ThreadWorker):
         self.silent_conns.append(conn)
         first = partial(self._begin_request, self.silent_conns, conn)
         self.poller.register(conn.sock, selectors.EVENT_READ, first)
-        if conn.received or conn.refused:
+        if conn.received or conn.refused:  # the request has begun, and its deadline with it
             first(conn.sock)
 
     def on_client_socket_readable(  # type: ignore[override]

@@ -211,16 +211,16 @@ def _model_labels(models: tuple[str, ...], device: int, resource: str) -> Labels
 def _shares_of_models(
     models: tuple[str, ...], promised: tuple[float, ...], resource: str
 ) -> dict[Series, float]:
-    """Return the promised and the idle share of each model. promised: of each device.
+    """Return the promised and the idle share of each model. promised: the share of each device.
 
-    Cached for the nodes without pods, which are many when counting begins.
+    Cached for the nodes without pods: when counting begins, there are many.
     """
     shares = defaultdict[Series, float](float)
     for device, share in enumerate(promised):
         model = _model_labels(models, device, resource)
         shares[_MODELS, (*model, ("state", "promised"))] += share
         shares[_MODELS, (*model, ("state", "idle"))] += max(0.0, 1.0 - share)
-    return shares
+    return dict(shares)  # a look at a missing series must not add it for all nodes
 
 
 def _limited(shares: Mapping[Labels, float]) -> Sequence[tuple[Labels, float]]:

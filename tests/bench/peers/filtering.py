@@ -75,7 +75,10 @@ def _row(
     *,
     any_order: bool,
 ) -> None:
-    """any_order: another order in each call, as from kube-scheduler's goroutines."""
+    """Fill in the rows of one list of names.
+
+    any_order: another order in each call, as from kube-scheduler's goroutines.
+    """
     shuffled, bodies = random.Random(0), []
     for turn in range(-_WARM, rounds):
         ordered = shuffled.sample(names, len(names)) if any_order else names

@@ -16,7 +16,7 @@ _RATIOS = (
     ("first:alone", LEAST, ALONE),
     ("least all:alone", LEAST_ALL, ALONE),
 )
-_WIDTH = 52
+_WIDTH, _CELL = 52, 17
 
 
 class Table:
@@ -38,13 +38,13 @@ class Table:
     def text(self) -> str:
         """The table; a ratio says how many times better the first is."""
         heads = (*_COLUMNS, *(name for name, _, _ in _RATIOS))
-        lines = [" " * _WIDTH + "".join(f"{head:>15}" for head in heads)]
+        lines = [" " * _WIDTH + "".join(f"{head:>{_CELL}}" for head in heads)]
         for (row, unit), found in self._rows.items():
             values = {title: median(figures) for title, figures in found.items()}
             cells = [_number(values.get(title)) for title in _COLUMNS]
             cells += [_ratio(values, unit, first, second) for _, first, second in _RATIOS]
             name = f"{row}, {unit}" if unit != "/s" else f"{row}/s"
-            lines.append(f"{name:<{_WIDTH}}" + "".join(f"{cell:>15}" for cell in cells))
+            lines.append(f"{name:<{_WIDTH}}" + "".join(f"{cell:>{_CELL}}" for cell in cells))
         return "\n".join((*lines, *self._notes))
 
 
