@@ -14,8 +14,11 @@ ones.
 
 Trials compare the candidates of the policy `auto` on the current cluster, and the winner ranks
 pods. A trial (see core/trial.py) takes seconds, and a rest follows, so that trials take a fiftieth
-of a core at most. A trial waits until no pod has come or was bound for a while, or for a bounded
-time: in a burst a trial would take a core from kube-scheduler.
+of a core at most.
+
+A trial waits until no pod has come or was bound for a while, or for a bounded time: in a burst a
+trial would take a core from kube-scheduler. New policies wait the same while the policy that ranks
+looks at no workload: they could change no placement.
 """
 
 import logging
@@ -67,9 +70,9 @@ trials."""
 SHORTEST_REST = 60.0
 """Seconds of rest after a trial at least: new nodes may be on the way."""
 QUIET = 5.0
-"""Seconds before a trial in which no pod is new, and none is bound."""
+"""Seconds without a new pod and without a bind: then work that can wait begins."""
 LONGEST_WAIT = 120.0
-"""Seconds that a trial waits at most for such a time."""
+"""Seconds that such work waits at most."""
 _MOST_FAILURES = 3
 """Failures of a candidate in a row until its last trial: each failure may cost minutes."""
 
@@ -166,6 +169,22 @@ class _Trials:
 
 
 @dataclass(slots=True)
+class _WaitForQuiet:
+    """The wait of work that is due for a time without new pods."""
+
+    due_since: float | None = None
+
+    def is_over(self, now: float, came_at: float, *, is_due: bool) -> bool:
+        """Return whether the work is due and may begin. came_at: when a pod came last."""
+        if not is_due:
+            self.due_since = None
+            return False
+        if self.due_since is None:
+            self.due_since = now
+        return now >= came_at + QUIET or now >= self.due_since + LONGEST_WAIT
+
+
+@dataclass(slots=True)
 class _ResourceState:
     """The workload estimated for one managed resource, and the results of making policies."""
 
@@ -185,22 +204,25 @@ class _ResourceState:
     took: float = 0.0
     came_at: float = float("-inf")
     """When a pod was new, or came to a node, last."""
-    trial_due_since: float | None = None
+    trial_wait: _WaitForQuiet = field(default_factory=_WaitForQuiet)
+    refit_wait: _WaitForQuiet = field(default_factory=_WaitForQuiet)
 
     def may_try(self, now: float) -> bool:
         """Return whether to try policies now."""
         is_first = self.resource.choice is None
         is_due = self._has_devices() and self.estimator.is_trial_due(first=is_first)
-        if not (is_due and self.trials.may_run(now)):
-            self.trial_due_since = None
-            return False
-        if self.trial_due_since is None:
-            self.trial_due_since = now
-        is_quiet = now >= self.came_at + QUIET
-        return is_quiet or now >= self.trial_due_since + LONGEST_WAIT
+        is_due = is_due and self.trials.may_run(now)
+        return self.trial_wait.is_over(now, self.came_at, is_due=is_due)
 
-    def is_due(self, now: float) -> bool:
-        """Return whether to make policies now; they rank nothing while no node has devices."""
+    def may_refit(self, now: float) -> bool:
+        """Return whether to make policies now."""
+        is_due = self._is_due(now)
+        is_over = self.refit_wait.is_over(now, self.came_at, is_due=is_due)
+        # FALLBACK_POLICY looks at no workload: made anew, it would rank as before.
+        return is_over or (is_due and self.resource.ranking_policy != FALLBACK_POLICY)
+
+    def _is_due(self, now: float) -> bool:
+        """Return whether policies are due; they rank nothing while no node has devices."""
         if not self._has_devices():
             return False
         estimator = self.estimator
@@ -276,10 +298,11 @@ class PolicyRefresher(LoopPart):
             if layout is not state.layout:  # snapshots share the layout until a node changes
                 state.layout = layout
                 state.estimator.devices = common_sizes(layout)
-            if state.is_due(self._clock()):
+            if state.may_refit(self._clock()):
+                state.refit_wait.due_since = None
                 self._renew(state)
             if state.may_try(self._clock()):
-                state.trial_due_since = None
+                state.trial_wait.due_since = None
                 self._try(state)
 
     def state(self) -> dict[str, float]:

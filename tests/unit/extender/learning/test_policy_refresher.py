@@ -11,7 +11,12 @@ from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload, workload_of
-from gpushare.extender.learning.policy_refresher import SPACING, PolicyRefresher
+from gpushare.extender.learning.policy_refresher import (
+    LONGEST_WAIT,
+    QUIET,
+    SPACING,
+    PolicyRefresher,
+)
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes, LearnedPod, Ledger
 from gpushare.wire.annotations import ALIYUN
@@ -56,7 +61,7 @@ def maker() -> Maker:
 def resources() -> Iterator[ManagedResources]:
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
     managed_resources_object = ManagedResources(
-        (ManagedResource(ALIYUN, Ledger(), rankings, "device-bestfit"),)
+        (ManagedResource(ALIYUN, Ledger(), rankings, "shadow-price"),)
     )
     managed_resources_object.resources[0].ledger.node_changed(make_node("a", 16, 16, 8))
     yield managed_resources_object
@@ -233,7 +238,7 @@ def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_lat
     assert learning.state()["refit_failures_total"] == 3
     maker.odd, maker.error = False, None
     learning.refresh()
-    assert managed.ranking(SHARE) is not before["device-bestfit"]
+    assert managed.ranking(SHARE) is not before["shadow-price"]
     assert learning.state()["refits_total"] == 1
 
 
@@ -265,8 +270,39 @@ def test_each_resource_learns_for_itself(maker: Maker) -> None:
     assert [workload.pods for workload in maker.asked] == [0, 0]
     create(learning, resources.resources[1], 50)
     create(learning, resources.resources[0], 49)
+    maker.clock += QUIET
     learning.refresh()
     assert [workload.pods for workload in maker.asked[2:]] == [50]
+
+
+def test_new_policies_wait_for_the_end_of_a_burst_if_they_could_change_no_placement(
+    learning: PolicyRefresher, managed: ManagedResource, maker: Maker
+) -> None:
+    managed.default_policy = "device-bestfit"
+
+    def burst(seconds: float) -> None:
+        end = maker.clock + seconds
+        while maker.clock < end:
+            create(learning, managed, 10)
+            maker.clock += 1.0
+            learning.refresh()
+
+    burst(20.0)
+    assert maker.asked == []
+    maker.clock += QUIET
+    learning.refresh()
+    assert [workload.pods for workload in maker.asked] == [200]
+    # Pods that come all the time do not put new policies off for ever.
+    maker.clock += SPACING
+    burst(25.0 + LONGEST_WAIT - 5.0)  # due after 250 pods
+    assert len(maker.asked) == 1
+    burst(10.0)
+    assert len(maker.asked) == 2
+    # A policy that looks at the workload is made anew in a burst.
+    managed.default_policy = "shadow-price"
+    maker.clock += SPACING
+    burst(26.0)
+    assert len(maker.asked) == 3
 
 
 def test_no_policies_are_made_while_no_node_has_devices(maker: Maker) -> None:
@@ -279,5 +315,6 @@ def test_no_policies_are_made_while_no_node_has_devices(maker: Maker) -> None:
     learning.refresh()
     assert maker.asked == []
     managed_resource.ledger.node_changed(make_node("a", 16))
+    maker.clock += QUIET
     learning.refresh()
     assert [workload.pods for workload in maker.asked] == [50]
