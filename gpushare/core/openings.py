@@ -52,7 +52,10 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A cluster, its host resources, and the running pods that may end, by row."""
+    """A cluster, its host resources, and the running pods that may end, by row.
+
+    Between two searches for the same request only `take` may change the cluster.
+    """
 
     cluster: MutableCluster
     host: Host
@@ -62,6 +65,16 @@ class Outlook:
     """The time that a pod without a known end runs on, in the mean."""
     _freed: dict[Resident, Lack] = field(default_factory=dict, init=False)
     """What becomes free by the end of each pod, as far as computed."""
+    _ending: dict[Request, dict[int, list[Resident]]] = field(default_factory=dict, init=False)
+    """By request and row the result of `_first_ends`, as far as computed: pods that wait often ask
+    for the same."""
+
+    def take(self, placement: Placement) -> None:
+        """Charge a place, whether or not its devices are free."""
+        self.cluster.put(*placement)
+        self.host.take(placement.row, placement.request)
+        for by_row in self._ending.values():
+            by_row.pop(placement.row, None)
 
     def opens_at(self, ending: Iterable[Resident]) -> float:
         """Return when the last of these pods is expected to end."""
@@ -87,10 +100,11 @@ class Outlook:
             if ending:
                 return Opening(self.opens_at(ending), kept)
         guesses: list[tuple[float, int, list[Resident]]] = []
+        by_row = self._ending.setdefault(request, {})
         for row in Planner(self.cluster, (), self.host).rows_for(request, demands):
-            devices = self._device_ends(request, row)
-            ending = None if devices is None else self._with_host_ends(request, row, devices)
-            if ending:
+            if row not in by_row:
+                by_row[row] = self._first_ends(request, row)
+            if ending := by_row[row]:
                 guesses.append((self.opens_at(ending), row, ending))
         guesses.sort(key=lambda guess: guess[0])
         first: Opening | None = None
@@ -109,6 +123,14 @@ class Outlook:
             device_lacks(self.cluster.view, row, request.part(units)).get(device, True)
             for device, units in shares
         )
+
+    def _first_ends(self, request: Request, row: int) -> list[Resident]:
+        """Return the pods to end so that the row has room for the request first; none where too few
+        pods end.
+        """
+        devices = self._device_ends(request, row)
+        ending = None if devices is None else self._with_host_ends(request, row, devices)
+        return ending or []
 
     def _device_ends(self, request: Request, row: int) -> list[Resident] | None:
         """Return the pods to end so that enough devices fit the request first; None where too few

@@ -155,7 +155,7 @@ class Reserver(LoopPart):
         for hold in free:
             place = _place_of(hold, outlook)
             if place is not None:
-                _take(outlook, place)
+                outlook.take(place)
                 part.add(place)
         self._choose(resource, pods, outlook, part, reserved)
 
@@ -250,7 +250,7 @@ class Reserver(LoopPart):
             if not resource.holds.begin_reservation(holder, node, shares, opening.at, since):
                 continue
             passed_over.discard(pod.uid)
-            _take(outlook, opening.placement)
+            outlook.take(opening.placement)
             part.add(opening.placement)
             if hold is None:
                 self._served_at[pod.ref.namespace] = now
@@ -292,12 +292,6 @@ def _place_of(hold: Hold, outlook: Outlook) -> Placement | None:
     if row is None or hold.reserved is None:
         return None
     return Placement(row, hold.reserved.shares, hold.pod.request)
-
-
-def _take(outlook: Outlook, placement: Placement) -> None:
-    """Put a reserved place, whether or not its devices are free."""
-    outlook.cluster.put(*placement)
-    outlook.host.take(placement.row, placement.request)
 
 
 def _may_end(entry: Entry, wall: float) -> bool:

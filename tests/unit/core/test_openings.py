@@ -1,6 +1,7 @@
 """Which node opens first for a request, by the pods that may end."""
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
@@ -210,3 +211,29 @@ def test_a_percentage_of_memory_opens_when_enough_units_are_free() -> None:
     assert placement is not None
     opening = first(nodes, [(placement, 1060.0)], share)
     assert opening == Opening(1060.0, placement)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_search_after_others_finds_what_a_first_search_would_find(seed: int) -> None:
+    chance = Random(seed)
+    nodes = cluster(*[chance.choice((2, 4, 8)) for _ in range(12)])
+    by_row: dict[int, list[Resident]] = {}
+    for row, count in enumerate((nodes.view.capacity > 0).sum(axis=1).tolist()):
+        for device in range(count):
+            for units in chance.choice(((), (8,), (16,), (8, 8))):
+                ends_by = chance.choice((None, None, chance.uniform(1000.0, 1500.0)))
+                resident = Resident(put(nodes, row, device, units=units), ends_by)
+                by_row.setdefault(row, []).append(resident)
+
+    def outlook() -> Outlook:
+        return Outlook(nodes, Host(len(nodes.view.names)), by_row, 1000.0, REST)
+
+    kept, found = outlook(), 0
+    for _ in range(15):
+        request = chance.choice((BOTH, HALF, WHOLE, Request(16, 4), Request(8, 8)))
+        opening = kept.first_opening(request)
+        assert opening == outlook().first_opening(request)
+        if opening is not None:
+            kept.take(opening.placement)
+            found += 1
+    assert found > 3
