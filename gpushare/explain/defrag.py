@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Protocol, Self
 
 from gpushare.core.defrag import MovablePod, Planner
@@ -99,6 +100,11 @@ class ListedRules:
     budgets: Sequence[DisruptionBudget]
     now: float
     """Seconds since the epoch."""
+
+    @cached_property
+    def demands(self) -> Mapping[str, Demands]:
+        """The demands of the pods on nodes, by uid."""
+        return {uid: demands_of(pod) for uid, pod in self.pods.items()}
 
     def judge(self, entry: Entry) -> MoveVerdict:
         """Return the first rule against the move of the pod, or its cost.

@@ -35,7 +35,6 @@ from gpushare.ledger import Reader
 from gpushare.logline import Line
 from gpushare.turns import in_turns
 from gpushare.wire.codec import Codec
-from gpushare.wire.demands import demands_of
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import MoveRecord, eviction, kept_owned, read_record
 from gpushare.wire.objects import BUDGETS, NAMESPACES, PODS, Metadata, Pod
@@ -55,6 +54,13 @@ AFTER_STOP = 600.0
 
 _MOST_PODS = 20
 """Upper bound of the pods of one round, in the turns of their namespaces."""
+
+_REST = 50.0
+"""The pause after a round without a plan, as a multiple of the CPU time of the round."""
+
+_MOST_CPU = 0.2
+"""Seconds of CPU after which a round searches for no further pod: calls of filter wait for the
+interpreter meanwhile."""
 
 _LOOK = 2.0
 """Seconds until the cluster is read again where nothing could be done between two moves."""
@@ -105,6 +111,7 @@ class Mover(LoopPart):
     leads_until: Callable[[], float] = lambda: math.inf
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
+    cpu_clock: Callable[[], float] = time.thread_time
 
     def __post_init__(self) -> None:
         self._maps = f"/api/v1/namespaces/{self.namespace}/configmaps"
@@ -118,9 +125,7 @@ class Mover(LoopPart):
         self._record = MoveRecord()
         self._moved = self._refused = 0
         self._stopped: Counter[str] = Counter({reason.value: 0 for reason in moves.Stop})
-        self.loop = Loop(
-            "moves", lambda: EVERY if self.round() else AGAIN, AGAIN, log=log, failed="moves failed"
-        )
+        self.loop = Loop("moves", self._step, AGAIN, log=log, failed="moves failed")
 
     def stop(self) -> None:
         """Evict nothing more, and keep no place."""
@@ -138,6 +143,12 @@ class Mover(LoopPart):
     def stopped(self) -> Mapping[str, int]:
         """Return the number of stopped plans by reason."""
         return dict(self._stopped)
+
+    def _step(self) -> float:
+        """Make a round; return the pause after it: searches take 2 % of the time at most."""
+        began = self.cpu_clock()
+        is_idle = self.round()
+        return max(EVERY, _REST * (self.cpu_clock() - began)) if is_idle else AGAIN
 
     def round(self) -> bool:
         """Make one step of a plan, or look for one; return whether none is under way."""
@@ -171,7 +182,7 @@ class Mover(LoopPart):
         ripe = self._ripe()
         if not ripe:
             return
-        now, wall = self.clock(), self.wall()
+        now, wall, began = self.clock(), self.wall(), self.cpu_clock()
         self._record = record = self._read_record()
         max_moves = min(record.moves_left(self.budget, wall), defrag.MOST_MOVES)
         if not max_moves or record.under_way(wall):
@@ -190,6 +201,8 @@ class Mover(LoopPart):
                 count = len(plan.moves)
                 log.info(Line("moves begin", pod=pod.ref, node=plan.node, moves=count))
                 self.messages.makes_room(pod.ref, plan.node, count)
+                return
+            if self.cpu_clock() >= began + _MOST_CPU:
                 return
 
     def _ripe(self) -> list[tuple[ManagedResource, Waiting]]:
@@ -251,7 +264,7 @@ class Mover(LoopPart):
             self._policy,
             resource.filters,
             max_moves=max_moves,
-            demands={uid: demands_of(owned) for uid, owned in rules.pods.items()},
+            demands=rules.demands,
             steps=defrag.A_GLANCE,
         )
 

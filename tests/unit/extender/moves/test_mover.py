@@ -4,13 +4,16 @@ Filter, the holds, the books and the plan are the real ones. The API server, the
 scheduler and the kubelets are played, and an oracle looks at each eviction and at each end.
 """
 
+import itertools
 import random
+import threading
 from typing import Any
 
 import pytest
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.explain.moves import WAIT, Stop
+from gpushare.extender.moves.mover import EVERY
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from tests.unit.extender.kit import NO_RIGHT, read_node
@@ -56,6 +59,48 @@ def test_pods_that_no_moves_help_give_their_turn_to_others_of_their_namespace() 
     hopeless(world, 30, "team")
     world.until_idle(3 * int(AFTER) + 60)
     assert world.is_bound()
+
+
+def test_a_round_ends_when_it_has_searched_for_long_and_later_rounds_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, seconds = World(1), itertools.count()
+    hopeless(world, 3, "greedy")
+    world.until_idle(int(AFTER) - 1)
+    read = list[str]()
+
+    def request(method: str, path: str, **options: Any) -> bytes:
+        if method == "GET" and "/pods/" in path:
+            read.append(path.rpartition("/")[2])
+        return World.request(world, method, path, **options)
+
+    monkeypatch.setattr(world, "request", request)
+    # Each search takes a second.
+    world.mover.cpu_clock = lambda: float(next(seconds))
+    rounds = list[list[str]]()
+    while len(rounds) < 3:
+        world.now += EVERY
+        read.clear()
+        world.mover.round()
+        rounds.append([*read])
+    assert [len(names) for names in rounds] == [1, 1, 1]
+    assert len({names[0] for names in rounds}) == 3
+
+
+def test_the_rest_after_a_search_is_a_multiple_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1)
+    pauses = list[float]()
+
+    class Woken(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            return len(pauses) > 2 and not world.mover.loop.stop()
+
+    seconds = itertools.count()
+    world.mover.cpu_clock = lambda: float(next(seconds))
+    monkeypatch.setattr(world.mover.loop, "_woken", Woken())
+    world.mover.loop.run()
+    assert pauses[1:] == [50.0] * 2
 
 
 def test_nothing_is_moved_without_consent_and_without_budget_of_the_pods() -> None:
