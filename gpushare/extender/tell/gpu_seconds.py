@@ -202,7 +202,9 @@ class _ResourceCounters:
         return shares | _shares_of_models(spec.models, tuple(promised), resource)
 
 
+@lru_cache(maxsize=256)
 def _model_labels(models: tuple[str, ...], device: int, resource: str) -> Labels:
+    """Return the labels of a device; cached, since thousands of nodes have the same ones."""
     model = models[device] if models else ""
     return ("model", model or "unknown"), ("resource", resource)
 
