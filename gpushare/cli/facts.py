@@ -18,7 +18,7 @@ from gpushare.core.model import ANY_SHARERS, Given, PodRef, Reason, Request, Sha
 from gpushare.core.node_filters import CORDON, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError, WireError
-from gpushare.wire.annotations import Names, device_uuids, placement
+from gpushare.wire.annotations import Names, device_uuids, placement, strict_number
 from gpushare.wire.device_request import container_sums, device_request, request_of_one_device
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import (
@@ -75,6 +75,8 @@ class PodFacts:
     """The uuids of the devices of `shares`, () if none is named."""
     given_shares: Given = ()
     """Shares on other cards, as the device plug-in has written them."""
+    capacity: int = 0
+    """Units of the first device, as the Binding has written them; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,10 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
         shares, uuids = None, ()
     assigned = annotations.get(names.assigned) == "true"
     given_shares = read_given(annotations, request.total, names)
-    return PodFacts(pod_ref(pod), node, request, shares or (), phase, assigned, uuids, given_shares)
+    capacity = strict_number(annotations.get(names.dev, "")) or 0
+    return PodFacts(
+        pod_ref(pod), node, request, shares or (), phase, assigned, uuids, given_shares, capacity
+    )
 
 
 def read_pending(pod: Fields, names: Names) -> PendingFacts | None:

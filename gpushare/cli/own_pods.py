@@ -16,6 +16,7 @@ from gpushare.cli.report import Report
 from gpushare.cli.rights import lacks, without_cluster
 from gpushare.cli.tables import Style, align, as_tables, device_kind
 from gpushare.core.amounts import memory_percent
+from gpushare.core.model import Shares
 from gpushare.errors import ApiError
 from gpushare.wire.printable import printable
 
@@ -66,7 +67,7 @@ def _table(report: Report, pods: list[PodFacts], *, headers: bool) -> str:
         (
             *map(printable, (pod.ref.name, pod.ref.namespace, pod.node)),
             f"{share * pod.request.devices}%" if share else str(pod.request.total),
-            ",".join(f"{device}({units})" for device, units in pod.shares) or "-",
+            ",".join(f"{device}({units})" for device, units in _charges(pod)) or "-",
             printable(pod.phase) or "-",
         )
         for pod in pods
@@ -76,10 +77,20 @@ def _table(report: Report, pods: list[PodFacts], *, headers: bool) -> str:
 
 
 def _document(pod: PodFacts) -> dict[str, object]:
+    charges, share = _charges(pod), memory_percent(pod.request.percents)
     return asdict(pod.ref) | {
         "node": pod.node,
         "phase": pod.phase or None,
         "assigned": pod.assigned,
-        "allocated": pod.request.total,
-        "devices": [{"index": device, "allocated": units} for device, units in pod.shares],
+        "allocated": sum(units for _, units in charges) if share and charges else pod.request.total,
+        **({"share": share} if share else {}),
+        "devices": [{"index": device, "allocated": units} for device, units in charges],
     }
+
+
+def _charges(pod: PodFacts) -> Shares:
+    """Return the units charged on each device, if all have the size of the first one: only the
+    Binding of the pod is known.
+    """
+    last = max((device for device, _ in pod.shares), default=-1)
+    return pod.request.charges_on(pod.shares, [pod.capacity] * (last + 1))

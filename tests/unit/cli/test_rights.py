@@ -16,6 +16,7 @@ from gpushare.cli.main import main as gpushare
 from gpushare.cli.rights import lacks
 from gpushare.cli.whatif import main as whatif
 from gpushare.errors import ApiError
+from gpushare.wire.annotations import ALIYUN
 from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
 from tests.unit.cli.test_inspect_claims import claim, slice_on
 from tests.unit.kube.scripted_server import reply, scripted_server, write_kubeconfig
@@ -177,12 +178,28 @@ def test_without_the_right_to_list_nodes_the_pods_of_the_namespace_are_shown(
     )
 
 
-def test_a_percentage_of_memory_is_shown_as_one(tenant: FakeKubectl, inspect: Inspect) -> None:
-    pods = [pod("part", "gpu-1", 1, namespace=NAMESPACE, share=60)]
-    (tenant.folder / "pods").write_text(json.dumps({"kind": "PodList", "items": pods}))
-    assert inspect()[1].splitlines()[1].split() == ["part", NAMESPACE, "gpu-1", "60%", "0(1)"] + [
-        "Running"
-    ]
+@pytest.mark.parametrize(("written", "units"), [("16", 10), ("", 1), ("nonsense", 1)])
+def test_a_percentage_of_memory_is_shown_as_one_with_the_units_of_its_card(
+    tenant: FakeKubectl, inspect: Inspect, written: str, units: int
+) -> None:
+    part = pod("part", "gpu-1", 1, namespace=NAMESPACE, share=60)
+    part["metadata"]["annotations"][ALIYUN.dev] = written
+    (tenant.folder / "pods").write_text(json.dumps({"kind": "PodList", "items": [part]}))
+    line = ["part", NAMESPACE, "gpu-1", "60%", f"0({units})", "Running"]
+    assert inspect()[1].splitlines()[1].split() == line
+    (document,) = json.loads(inspect("-o", "json")[1])["pods"]
+    assert (document["allocated"], document["share"]) == (units, 60)
+    assert document["devices"] == [{"index": 0, "allocated": units}]
+
+
+def test_a_percentage_of_memory_without_a_device_is_shown_as_requested(
+    tenant: FakeKubectl, inspect: Inspect
+) -> None:
+    part = pod("part", "gpu-1", 1, namespace=NAMESPACE, share=60)
+    part["metadata"]["annotations"] = {ALIYUN.dev: "16"}
+    (tenant.folder / "pods").write_text(json.dumps({"kind": "PodList", "items": [part]}))
+    (document,) = json.loads(inspect("-o", "json")[1])["pods"]
+    assert (document["allocated"], document["share"], document["devices"]) == (1, 60, [])
 
 
 def test_the_document_tells_no_sum_that_is_unknown(tenant: FakeKubectl, inspect: Inspect) -> None:
