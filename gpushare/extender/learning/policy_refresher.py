@@ -17,8 +17,8 @@ pods. A trial (see core/trial.py) takes seconds, and a rest follows, so that tri
 of a core at most.
 
 A trial waits until no pod has come or was bound for a while, or for a bounded time: in a burst a
-trial would take a core from kube-scheduler. New policies wait the same while the policy that ranks
-looks at no workload: they could change no placement.
+trial would take a core from kube-scheduler. New policies wait the same while the default policy
+looks at no workload: they change nothing for pods that name no policy.
 """
 
 import logging
