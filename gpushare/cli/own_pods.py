@@ -15,7 +15,7 @@ from gpushare.cli.lister import observe_namespace
 from gpushare.cli.report import Report
 from gpushare.cli.rights import lacks, without_cluster
 from gpushare.cli.tables import Style, align, as_tables, device_kind
-from gpushare.core.amounts import memory_percent
+from gpushare.core.amounts import charged_units, memory_percent
 from gpushare.core.model import Shares
 from gpushare.errors import ApiError
 from gpushare.wire.printable import printable
@@ -92,5 +92,9 @@ def _charges(pod: PodFacts) -> Shares:
     """Return the units charged on each device, if all have the size of the first one: only the
     Binding of the pod is known.
     """
-    last = max((device for device, _ in pod.shares), default=-1)
-    return pod.request.charges_on(pod.shares, [pod.capacity] * (last + 1))
+    return tuple(
+        (device, charged_units(units, percents, pod.capacity))
+        for (device, units), percents in zip(
+            pod.shares, pod.request.percents_on(pod.shares), strict=True
+        )
+    )

@@ -122,6 +122,8 @@ class Mover(LoopPart):
         self._not_before: dict[str, float] = {}
         # By namespace with pending pods: the start of the last plan for a pod of the namespace.
         self._served_at: dict[str, float] = {}
+        # By namespace with pending pods: the last search for a pod of the namespace.
+        self._searched_at: dict[str, float] = {}
         self._record = MoveRecord()
         self._moved = self._refused = 0
         self._stopped: Counter[str] = Counter({reason.value: 0 for reason in moves.Stop})
@@ -182,14 +184,15 @@ class Mover(LoopPart):
         ripe = self._ripe()
         if not ripe:
             return
-        now, wall, began = self.clock(), self.wall(), self.cpu_clock()
+        now, wall = self.clock(), self.wall()
         self._record = record = self._read_record()
         max_moves = min(record.moves_left(self.budget, wall), defrag.MOST_MOVES)
         if not max_moves or record.under_way(wall):
             return
-        rules = self._rules(wall)
+        rules, began = self._rules(wall), self.cpu_clock()
         for resource, pod in ripe:
             self._not_before[pod.uid] = now + PAUSE
+            self._searched_at[pod.ref.namespace] = now
             shown = self.pod(pod.ref)
             if shown is None or not may_have_place(shown):
                 continue
@@ -237,8 +240,9 @@ class Mover(LoopPart):
         self._refused_since = since
         resting = self._not_before.items()
         self._not_before = {uid: at for uid, at in resting if uid in since or at > now}
-        served = self._served_at.items()
+        served, searched = self._served_at.items(), self._searched_at.items()
         self._served_at = {namespace: at for namespace, at in served if namespace in namespaces}
+        self._searched_at = {name: at for name, at in searched if name in namespaces}
         ripe.sort(key=lambda candidate: self._turn(candidate[1]))
         return in_turns(ripe, lambda candidate: candidate[1].ref.namespace)
 
@@ -246,13 +250,15 @@ class Mover(LoopPart):
         """Return the time of the next search for moves for the pod; -inf without an earlier one."""
         return self._not_before.get(pod.uid, -math.inf)
 
-    def _turn(self, pod: Waiting) -> tuple[float, float, int, float]:
+    def _turn(self, pod: Waiting) -> tuple[float, float, float, int, float]:
         """Return the sort key of a pending pod.
 
-        The namespace with the oldest last plan comes first, then the pod with the oldest search.
+        The namespace with the oldest last plan comes first, then that with the oldest search, since
+        a round may end before each namespace had a turn; then the pod with the oldest search.
         """
         served_at = self._served_at.get(pod.ref.namespace, -math.inf)
-        return served_at, self._tried_until(pod), -pod.priority, pod.created
+        searched_at = self._searched_at.get(pod.ref.namespace, -math.inf)
+        return served_at, searched_at, self._tried_until(pod), -pod.priority, pod.created
 
     def _plan(
         self, resource: ManagedResource, pod: Waiting, rules: defrag.ListedRules, max_moves: int

@@ -192,6 +192,21 @@ def test_a_percentage_of_memory_is_shown_as_one_with_the_units_of_its_card(
     assert document["devices"] == [{"index": 0, "allocated": units}]
 
 
+def test_units_are_told_whatever_index_and_map_an_annotation_has(
+    tenant: FakeKubectl, inspect: Inspect
+) -> None:
+    odd = pod("odd", "gpu-1", 4, namespace=NAMESPACE)
+    odd["metadata"]["annotations"] = {
+        ALIYUN.dev: "16",
+        ALIYUN.idx: "2147483647",
+        ALIYUN.allocation: json.dumps({"0": {"1": 4}}),
+    }
+    (tenant.folder / "pods").write_text(json.dumps({"kind": "PodList", "items": [odd]}))
+    (document,) = json.loads(inspect("-o", "json")[1])["pods"]
+    assert document["allocated"] == 4
+    assert document["devices"] == [{"index": index, "allocated": 4} for index in (1, 2147483647)]
+
+
 def test_a_percentage_of_memory_without_a_device_is_shown_as_requested(
     tenant: FakeKubectl, inspect: Inspect
 ) -> None:

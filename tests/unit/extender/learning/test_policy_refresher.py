@@ -10,6 +10,7 @@ from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.extender.learning.policy_refresher import (
     LONGEST_WAIT,
@@ -298,11 +299,17 @@ def test_new_policies_wait_for_the_end_of_a_burst_if_they_could_change_no_placem
     assert len(maker.asked) == 1
     burst(10.0)
     assert len(maker.asked) == 2
-    # A policy that looks at the workload is made anew in a burst.
+    # A policy that looks at the workload is made anew in a burst, chosen by a trial or not.
     managed.default_policy = "shadow-price"
     maker.clock += SPACING
     burst(26.0)
     assert len(maker.asked) == 3
+    managed.default_policy = AUTO
+    managed.choice = Choice("shadow-price", 0.0, "", 0.0, 0.0, {}, {})
+    managed.rankings[AUTO] = managed.rankings["shadow-price"]
+    maker.clock += SPACING
+    burst(26.0)
+    assert len(maker.asked) == 4
 
 
 def test_no_policies_are_made_while_no_node_has_devices(maker: Maker) -> None:

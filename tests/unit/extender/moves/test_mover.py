@@ -13,7 +13,7 @@ import pytest
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.explain.moves import WAIT, Stop
-from gpushare.extender.moves.mover import EVERY
+from gpushare.extender.moves.mover import AGAIN, EVERY
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from tests.unit.extender.kit import NO_RIGHT, read_node
@@ -61,11 +61,17 @@ def test_pods_that_no_moves_help_give_their_turn_to_others_of_their_namespace() 
     assert world.is_bound()
 
 
-def test_a_round_ends_when_it_has_searched_for_long_and_later_rounds_go_on(
+def slow_searches(world: World) -> None:
+    """Each search takes a second of CPU."""
+    seconds = itertools.count()
+    world.mover.cpu_clock = lambda: float(next(seconds))
+
+
+def test_a_round_ends_after_a_long_search_and_the_next_one_begins_with_another_namespace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, seconds = World(1), itertools.count()
-    hopeless(world, 3, "greedy")
+    world = World(1, allowed=0)
+    hopeless(world, 30, "greedy")
     world.until_idle(int(AFTER) - 1)
     read = list[str]()
 
@@ -75,34 +81,35 @@ def test_a_round_ends_when_it_has_searched_for_long_and_later_rounds_go_on(
         return World.request(world, method, path, **options)
 
     monkeypatch.setattr(world, "request", request)
-    # Each search takes a second.
-    world.mover.cpu_clock = lambda: float(next(seconds))
-    rounds = list[list[str]]()
-    while len(rounds) < 3:
+    slow_searches(world)
+    for number in range(14):
         world.now += EVERY
-        read.clear()
         world.mover.round()
-        rounds.append([*read])
-    assert [len(names) for names in rounds] == [1, 1, 1]
-    assert len({names[0] for names in rounds}) == 3
+        assert len(read) == number + 1
+    # The pauses of a pod are of six rounds.
+    assert [number for number, name in enumerate(read) if name == "late"] == [1, 7, 13]
+    assert len({*read}) == 12
 
 
-def test_the_rest_after_a_search_is_a_multiple_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_after_a_search_is_a_multiple_of_its_time_and_none_in_a_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(1)
     pauses = list[float]()
 
     class Woken(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             pauses.append(timeout or 0.0)
-            if len(pauses) > 2:
+            world.now += pauses[-1]
+            if world.evictions:
                 world.mover.loop.stop()
             return True
 
-    seconds = itertools.count()
-    world.mover.cpu_clock = lambda: float(next(seconds))
+    slow_searches(world)
     monkeypatch.setattr(world.mover.loop, "_woken", Woken())
     world.mover.loop.run()
-    assert pauses[1:] == [50.0] * 2
+    assert pauses[1:3] == [50.0] * 2
+    assert pauses[-1] == AGAIN
 
 
 def test_nothing_is_moved_without_consent_and_without_budget_of_the_pods() -> None:
