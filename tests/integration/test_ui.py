@@ -48,7 +48,9 @@ def settled(found: Shown) -> bool:
     books = found.books()
     waits = [item["why"] and item["asked"] for item in books["pending"]]
     device_states = [device["healthy"] for node in books["nodes"] for device in node["devices"]]
-    return bool(waits) and all(waits) and False in device_states
+    # A pod that was offered the device before it was unhealthy is refused later.
+    is_refused = books["lastHour"]["refused"]["pods"] == len(waits)
+    return bool(waits) and all(waits) and is_refused and False in device_states
 
 
 def alike(document: Any, second: Any) -> Any:
