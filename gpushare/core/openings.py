@@ -65,7 +65,7 @@ class Outlook:
     """The time that a pod without a known end runs on, in the mean."""
     _freed: dict[Resident, Lack] = field(default_factory=dict, init=False)
     """What becomes free by the end of each pod, as far as computed."""
-    _ending: dict[Request, dict[int, list[Resident]]] = field(default_factory=dict, init=False)
+    _ends_by_row: dict[Request, dict[int, list[Resident]]] = field(default_factory=dict, init=False)
     """By request and row the result of `_first_ends`, as far as computed: pods that wait often ask
     for the same."""
 
@@ -73,7 +73,7 @@ class Outlook:
         """Charge a place, whether or not its devices are free."""
         self.cluster.put(*placement)
         self.host.take(placement.row, placement.request)
-        for by_row in self._ending.values():
+        for by_row in self._ends_by_row.values():
             by_row.pop(placement.row, None)
 
     def opens_at(self, ending: Iterable[Resident]) -> float:
@@ -100,7 +100,7 @@ class Outlook:
             if ending:
                 return Opening(self.opens_at(ending), kept)
         guesses: list[tuple[float, int, list[Resident]]] = []
-        by_row = self._ending.setdefault(request, {})
+        by_row = self._ends_by_row.setdefault(request, {})
         for row in Planner(self.cluster, (), self.host).rows_for(request, demands):
             if row not in by_row:
                 by_row[row] = self._first_ends(request, row)

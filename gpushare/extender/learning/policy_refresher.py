@@ -175,13 +175,11 @@ class _WaitForQuiet:
     due_since: float | None = None
 
     def is_over(self, now: float, came_at: float, *, is_due: bool) -> bool:
-        """Return whether the work is due and may begin. came_at: when a pod came last."""
-        if not is_due:
-            self.due_since = None
-            return False
-        if self.due_since is None:
-            self.due_since = now
-        return now >= came_at + QUIET or now >= self.due_since + LONGEST_WAIT
+        """Return whether the work is due and begins now. came_at: when a pod came last."""
+        since = now if self.due_since is None else self.due_since
+        is_over = is_due and (now >= came_at + QUIET or now >= since + LONGEST_WAIT)
+        self.due_since = since if is_due and not is_over else None
+        return is_over
 
 
 @dataclass(slots=True)
@@ -299,10 +297,8 @@ class PolicyRefresher(LoopPart):
                 state.layout = layout
                 state.estimator.devices = common_sizes(layout)
             if state.may_refit(self._clock()):
-                state.refit_wait.due_since = None
                 self._renew(state)
             if state.may_try(self._clock()):
-                state.trial_wait.due_since = None
                 self._try(state)
 
     def state(self) -> dict[str, float]:

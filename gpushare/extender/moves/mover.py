@@ -242,7 +242,7 @@ class Mover(LoopPart):
         self._not_before = {uid: at for uid, at in resting if uid in since or at > now}
         served, searched = self._served_at.items(), self._searched_at.items()
         self._served_at = {namespace: at for namespace, at in served if namespace in namespaces}
-        self._searched_at = {name: at for name, at in searched if name in namespaces}
+        self._searched_at = {namespace: at for namespace, at in searched if namespace in namespaces}
         ripe.sort(key=lambda candidate: self._turn(candidate[1]))
         return in_turns(ripe, lambda candidate: candidate[1].ref.namespace)
 

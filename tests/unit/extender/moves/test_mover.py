@@ -62,7 +62,7 @@ def test_pods_that_no_moves_help_give_their_turn_to_others_of_their_namespace() 
 
 
 def slow_searches(world: World) -> None:
-    """Each search takes a second of CPU."""
+    """Let each search take a second of CPU."""
     seconds = itertools.count()
     world.mover.cpu_clock = lambda: float(next(seconds))
 
